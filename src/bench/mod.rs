@@ -1,0 +1,1 @@
+//! Paired measurements: alternating arms, medians, ratios.

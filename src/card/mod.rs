@@ -1,0 +1,1 @@
+//! Cards: memory, in-order streams, commands and events.

@@ -1,0 +1,1 @@
+//! The model's kernels on the CPU, and the one worker team that runs them.

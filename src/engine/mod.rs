@@ -1,0 +1,1 @@
+//! The running engine: rig, stages, prompt and decode passes.

@@ -1,0 +1,1 @@
+//! The GGUF file format: header, metadata, tensor table, split files, mapping.

@@ -1,0 +1,134 @@
+//! The shared vocabulary of what a model computes: rope, activation, router rule, attention shape, cache type.
+
+/// Which elements of a head rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeKind {
+    /// Adjacent pairs `(2j, 2j + 1)`.
+    Normal,
+    /// Halves `(j, j + rotated / 2)`.
+    Neox,
+}
+
+/// Rotary position embedding of one model: which pairs, how many elements of a head, at which angles.
+///
+/// The angle of pair `j` at position `p` is `p * frequencies[j]`, computed in f32 with the frequencies rounded once from
+/// f64; `frequencies[j] = base^(-2j / rotated) / linear factor / frequency factor j`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Which elements pair up.
+    pub kind: RopeKind,
+    /// Elements of each head that rotate, even, at most the head's size; the others pass through.
+    pub rotated: usize,
+    /// Radians per position of each pair, `rotated / 2` of them.
+    pub frequencies: std::sync::Arc<[f32]>,
+}
+
+/// The gate function of an FFN: `down(activation(gate x) * (up x))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+}
+
+/// How router logits become expert weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouterRule {
+    /// What makes scores of the logits.
+    pub scores: RouterScores,
+    /// Experts a token uses. Ties go to the lower id.
+    pub top_k: usize,
+    /// Whether the chosen weights are divided by their sum (at least 6.1035e-5).
+    pub normalise: bool,
+    /// Multiplies the weights last.
+    pub scale: f32,
+}
+
+/// The function from router logits to scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouterScores {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid of each.
+    Sigmoid,
+}
+
+/// Sizes of one attention layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`. Query head `h` reads key head `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    /// Elements of a query and key head.
+    pub head_dim: usize,
+    /// Elements of a value head.
+    pub value_dim: usize,
+    /// Multiplies `q . k` before the softmax.
+    pub scale: f32,
+}
+
+/// Element type of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvType {
+    /// 32-bit floats: for comparing with references.
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// Signed bytes with one f32 scale for each head of each cell: `scale = max |x| / 127`, `q = round(x / scale)`, halves away from zero.
+    Int8,
+}
+
+/// Where the parts of one KV cell lie: `[K of every kv head][V of every kv head][K scales][V scales]`, padded to 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellLayout {
+    /// Element type of K and V.
+    pub kind: KvType,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of a key head.
+    pub head_dim: usize,
+    /// Elements of a value head.
+    pub value_dim: usize,
+}
+
+impl KvType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+            Self::Int8 => 1,
+        }
+    }
+}
+
+impl CellLayout {
+    /// The layout of the cells of an attention layer.
+    pub const fn new(kind: KvType, shape: &AttentionShape) -> Self {
+        Self { kind, kv_heads: shape.kv_heads, head_dim: shape.head_dim, value_dim: shape.value_dim }
+    }
+
+    /// Offset of V inside a cell, in bytes; K starts at 0.
+    pub const fn value_offset(&self) -> usize {
+        self.kv_heads * self.head_dim * self.kind.bytes()
+    }
+
+    /// Offset of the K scales (f32, one a head, only for INT8) inside a cell, in bytes; the V scales follow them.
+    pub const fn scales_offset(&self) -> usize {
+        self.value_offset() + self.kv_heads * self.value_dim * self.kind.bytes()
+    }
+
+    /// Bytes of one cell, a multiple of 16.
+    pub const fn cell_bytes(&self) -> usize {
+        let scales = match self.kind {
+            KvType::Int8 => 2 * self.kv_heads * 4,
+            KvType::F32 | KvType::F16 => 0,
+        };
+        (self.scales_offset() + scales).next_multiple_of(16)
+    }
+}
+
+/// Cells of one attention tile. Softmax runs tile by tile in absolute cell numbers (`0..64`, `64..128`, ...), so that where a
+/// cell is kept and how its neighbours arrived never changes a sum.
+pub const ATTENTION_TILE: usize = 64;

@@ -1,0 +1,1 @@
+//! The plan: what each card holds and what streams over which link.

@@ -1,0 +1,1 @@
+//! Block formats: exact dequantisation, codebooks and dot products.

@@ -1,0 +1,1 @@
+//! Writing GGUF: synthetic models for benches, and the sample mixture of experts.

@@ -1,0 +1,1 @@
+//! The declared rig: YAML to validated topology to graph.
