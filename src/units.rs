@@ -50,7 +50,8 @@ const BYTE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-const WANTED_BYTES: &str = "an amount of memory with its unit, such as `20 GiB` (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)";
+const WANTED_BYTES: &str =
+    "an amount of memory with its unit, such as `20 GiB` (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)";
 const WANTED_RATE: &str =
     "a rate with its unit, such as `12.1 GB/s` (B/s, kB/s, MB/s, GB/s, TB/s, KiB/s, MiB/s, GiB/s, TiB/s)";
 
