@@ -145,7 +145,7 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
     let weights = own.iter().flat_map(dense_tensors).map(|tensor| tensor_bytes(card.kind, tensor)).sum();
     let cells = request.settings.context as usize * sequences;
     let kv: usize = own.iter().map(|layer| cell_layout(request, layer).cell_bytes() * cells).sum();
-    let hidden_buffers = if stages > 1 { 2 } else { 1 };
+    let hidden_buffers = hidden_buffers(stages);
     let picks = experts(&|e| e.rule.top_k);
     let cols = largest(&|layer| widest_input(layer)).max(spec.width);
     let expert_scratch = experts(&|e| scratch::experts(card.kind, wave, e.rule.top_k, &e.blob()));
@@ -258,4 +258,9 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
 pub fn host(request: &Request<'_>, stages: &[StagePlan], wave: usize) -> HostPlan {
     let buffers = stages.iter().map(|stage| host_stage(request, stage.layers.clone(), wave).total()).sum::<usize>();
     HostPlan { budget: request.host, arena: Bytes(arena(request.spec) as u64), buffers: Bytes(buffers as u64) }
+}
+
+/// Hidden buffers of each stage: one arrives and one leaves while neighbours compute.
+pub fn hidden_buffers(stages: usize) -> usize {
+    if stages > 1 { 2 } else { 1 }
 }
