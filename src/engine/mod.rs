@@ -1,1 +1,3 @@
 //! The running engine: rig, stages, prompt and decode passes.
+
+pub mod sampler;

@@ -106,6 +106,8 @@ pub enum TextError {
         steps: u64,
     },
     /// The file has no chat template, and a chat was asked for.
-    #[error("this model has no chat template (tokenizer.chat_template is absent): use a plain prompt, or give a template")]
+    #[error(
+        "this model has no chat template (tokenizer.chat_template is absent): use a plain prompt, or give a template"
+    )]
     NoTemplate,
 }

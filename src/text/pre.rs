@@ -15,18 +15,12 @@ macro_rules! contractions {
     };
 }
 
-const LLAMA3: &str = concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-);
-const QWEN2: &str = concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-);
-const QWEN35: &str = concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-);
+const LLAMA3: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
+const QWEN2: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
+const QWEN35: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 const GPT4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:",
@@ -78,12 +72,7 @@ const FAMILIES: &[Family] = &[
         ignore_merges: false,
         add_bos: false,
     },
-    Family {
-        names: &["qwen35"],
-        passes: &[(QWEN35, Spaces::GiveAfterLines)],
-        ignore_merges: false,
-        add_bos: false,
-    },
+    Family { names: &["qwen35"], passes: &[(QWEN35, Spaces::GiveAfterLines)], ignore_merges: false, add_bos: false },
     Family {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
         passes: &[(r"\p{N}", Spaces::Absent), (GPT2, Spaces::Give)],

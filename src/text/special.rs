@@ -63,8 +63,9 @@ pub(super) enum Part<'t> {
 
 impl SpecialTokens {
     pub(super) fn new(vocabulary: &Vocabulary, eos: Option<TokenId>) -> Self {
-        let mut kinds: Vec<TokenType> =
-            (0..vocabulary.tokens.len()).map(|id| vocabulary.token_types.get(id).copied().unwrap_or_default()).collect();
+        let mut kinds: Vec<TokenType> = (0..vocabulary.tokens.len())
+            .map(|id| vocabulary.token_types.get(id).copied().unwrap_or_default())
+            .collect();
         let named = [eos, vocabulary.eot, vocabulary.eom];
         let mut ends: BTreeSet<TokenId> = named.into_iter().flatten().collect();
         let has = |text: &str| vocabulary.tokens.iter().any(|token| token == text);

@@ -71,7 +71,8 @@ impl Spm {
         }
         let bytes = (0..=u8::MAX).map(|byte| {
             let spelt = ids.get(&format!("<0x{byte:02X}>")).copied();
-            let plain = || byte.is_ascii().then(|| ids.get(char::from(byte).encode_utf8(&mut [0; 4])).copied()).flatten();
+            let plain =
+                || byte.is_ascii().then(|| ids.get(char::from(byte).encode_utf8(&mut [0; 4])).copied()).flatten();
             spelt.or_else(plain).or(unk).ok_or_else(|| TextError::BadKey {
                 key: "tokenizer.ggml.tokens",
                 problem: format!("no token for the byte 0x{byte:02X} and no unknown token"),

@@ -146,7 +146,10 @@ mod tests {
         for (seconds, wanted) in cases {
             assert_eq!(Moment::from_unix(seconds).format("%F %T %A %j %I %p").unwrap(), wanted);
         }
-        assert_eq!(Moment::from_unix(1_725_148_800).format("%d %b %Y|%-d %B %y|%e%%").unwrap(), "01 Sep 2024|1 September 24| 1%");
+        assert_eq!(
+            Moment::from_unix(1_725_148_800).format("%d %b %Y|%-d %B %y|%e%%").unwrap(),
+            "01 Sep 2024|1 September 24| 1%"
+        );
     }
 
     #[test]

@@ -135,9 +135,8 @@ impl ChatTemplate {
         }
         variables.insert("add_generation_prompt", Value::from(request.add_generation_prompt));
         let now = request.now;
-        let strftime = move |format: &str| {
-            now.format(format).map_err(|problem| Error::new(ErrorKind::InvalidOperation, problem))
-        };
+        let strftime =
+            move |format: &str| now.format(format).map_err(|problem| Error::new(ErrorKind::InvalidOperation, problem));
         variables.insert("strftime_now", Value::from_function(strftime));
         let template = self.environment.get_template(NAME).map_err(failure)?;
         template.render(Value::from_pairs(variables)).map_err(failure)

@@ -29,7 +29,10 @@ fn json_is_spaced_as_python_does() {
         render("{{ tools | tojson }}").unwrap(),
         r#"[{"b": 1, "a": [true, null, 1.0, 1e-07, 1e+20, "é<\"\n"], "e": [], "f": {}}]"#
     );
-    assert_eq!(render("{{ {'a': [1, {}], 'b': []} | tojson(indent=2) }}").unwrap(), "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}");
+    assert_eq!(
+        render("{{ {'a': [1, {}], 'b': []} | tojson(indent=2) }}").unwrap(),
+        "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}"
+    );
     assert_eq!(render("{{ 'é🙂\u{1}' | tojson(ensure_ascii=true) }}").unwrap(), r#""\u00e9\ud83d\ude42\u0001""#);
     assert!(matches!(render("{{ 1 | tojson(wrong=1) }}"), Err(TextError::TemplateFailed { .. })));
 }
@@ -64,7 +67,10 @@ fn blocks_are_trimmed_and_tokens_are_known() {
 
 #[test]
 fn generation_marks_change_nothing() {
-    assert_eq!(render("a {%- generation -%} b {% endgeneration %}c{{ '%}' }}{% if 1 %}d{% endif %}").unwrap(), "ab cd".replace('c', "c%}"));
+    assert_eq!(
+        render("a {%- generation -%} b {% endgeneration %}c{{ '%}' }}{% if 1 %}d{% endif %}").unwrap(),
+        "ab cd".replace('c', "c%}")
+    );
 }
 
 #[test]
