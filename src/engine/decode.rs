@@ -8,7 +8,7 @@ use super::layer::{F32, Part};
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
-use crate::card::command::{ExpertsInto, HeldExpert, Routing};
+use crate::card::command::{ExpertsInto, HeldExpert, Phase, Routing};
 use crate::card::{Command, HostBuf, HostSpan, Span, Stream};
 use crate::ops::ExpertSet;
 use crate::plan::Use;
@@ -34,8 +34,8 @@ impl Stage {
             if cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
-            self.attend(place, layer, hidden, &rows, parts)?;
-            self.feed_forward(layer, hidden, &rows)?;
+            self.attend(Phase::Decode, place, layer, hidden, &rows, parts)?;
+            self.feed_forward(Phase::Decode, layer, hidden, &rows)?;
             if let LayerFfn::Experts { .. } = &layer.ffn {
                 self.step_experts(layer, rows.len(), hidden)?;
             }

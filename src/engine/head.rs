@@ -5,13 +5,13 @@ use std::ops::Range;
 use super::layer::F32;
 use super::stage::Stage;
 use super::{EngineError, waits};
-use crate::card::command::Into;
+use crate::card::command::{Into, Phase};
 use crate::card::{Command, Span, Stream};
 use crate::plan::Use;
 
 impl Stage {
     /// Logits of these rows, f32 `[rows, vocabulary]`; at most a head block of rows.
-    pub(super) fn logits(&self, hidden: Span, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
+    pub(super) fn logits(&self, phase: Phase, hidden: Span, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
         let no_head = || EngineError::Mismatch("the last stage has no output head".to_owned());
         let head = self.head.as_ref().ok_or_else(no_head)?;
         let n = rows.len();
@@ -20,8 +20,7 @@ impl Stage {
         let bytes = n * head.output.weight.rows * F32;
         let logits = self.buffers.get(Use::Logits, bytes)?;
         let to = self.host.logits.span(0, bytes).ok_or_else(no_head)?;
-        let scratch = self.buffers.whole(Use::Scratch)?;
-        self.compute(Command::Linear { x: normed, rows: n, parts: vec![head.output.into(logits)], into: Into::Store, scratch })?;
+        self.linear(phase, normed, n, vec![head.output.into(logits)], Into::Store)?;
         self.compute(Command::CopyOut { from: logits, to: to.clone() })?;
         let there = self.card.record(Stream::Compute)?;
         self.card.sync(&there, waits::LOGITS)?;

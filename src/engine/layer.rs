@@ -6,7 +6,7 @@ use super::EngineError;
 use super::kv::cells::Slot;
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
-use crate::card::command::{AttentionEnd, Into, Routing};
+use crate::card::command::{AttentionEnd, Into, LinearPart, Phase, Routing};
 use crate::card::{Command, Span, Stream};
 use crate::plan::Use;
 
@@ -39,12 +39,20 @@ impl Stage {
         self.compute(Command::RmsNorm { x, weight, eps: self.eps, rows, cols, out })
     }
 
-    fn linear(&self, x: Span, rows: usize, parts: Vec<crate::card::command::LinearPart>, into: Into) -> Result<(), EngineError> {
-        self.compute(Command::Linear { x, rows, parts, into, scratch: self.buffers.whole(Use::Scratch)? })
+    pub(super) fn linear(&self, phase: Phase, x: Span, rows: usize, parts: Vec<LinearPart>, into: Into) -> Result<(), EngineError> {
+        self.compute(Command::Linear { x, rows, parts, into, phase, scratch: self.buffers.whole(Use::Scratch)? })
     }
 
     /// The attention mixer for `rows` of the wave (at most a row block), which are the rows of `parts`.
-    pub(super) fn attend(&self, place: usize, layer: &Layer, hidden: Span, rows: &Range<usize>, parts: &[Part]) -> Result<(), EngineError> {
+    pub(super) fn attend(
+        &self,
+        phase: Phase,
+        place: usize,
+        layer: &Layer,
+        hidden: Span,
+        rows: &Range<usize>,
+        parts: &[Part],
+    ) -> Result<(), EngineError> {
         let mixer = &layer.attention;
         let shape = mixer.shape;
         let n = rows.len();
@@ -57,7 +65,7 @@ impl Stage {
         let q = self.buffers.get(Use::Queries, n * q_row)?;
         let k = self.buffers.get(Use::Keys, n * k_row)?;
         let v = self.buffers.get(Use::Values, n * v_row)?;
-        self.linear(normed, n, vec![mixer.q.into(q), mixer.k.into(k), mixer.v.into(v)], Into::Store)?;
+        self.linear(phase, normed, n, vec![mixer.q.into(q), mixer.k.into(k), mixer.v.into(v)], Into::Store)?;
         if let Some(weight) = mixer.q_norm {
             self.norm(q, weight, n * shape.heads, shape.head_dim, q)?;
         }
@@ -87,13 +95,15 @@ impl Stage {
                 state: self.buffers.get(Use::AttentionState, state)?,
                 resume: false,
                 end: AttentionEnd::Finish(attended.rows(own, out_row)),
+                phase,
+                scratch: self.buffers.whole(Use::Scratch)?,
             })?;
         }
-        self.linear(attended, n, vec![mixer.output.into(x)], Into::Add)
+        self.linear(phase, attended, n, vec![mixer.output.into(x)], Into::Add)
     }
 
     /// The FFN's norm and, for a dense FFN, all of it; for experts the router's logits.
-    pub(super) fn feed_forward(&self, layer: &Layer, hidden: Span, rows: &Range<usize>) -> Result<(), EngineError> {
+    pub(super) fn feed_forward(&self, phase: Phase, layer: &Layer, hidden: Span, rows: &Range<usize>) -> Result<(), EngineError> {
         let n = rows.len();
         let x = hidden.rows(rows.clone(), self.width * F32);
         let normed = self.normed(rows)?;
@@ -103,14 +113,14 @@ impl Stage {
                 let elements = n * gate.weight.rows;
                 let g = self.buffers.get(Use::Gate, elements * F32)?;
                 let u = self.buffers.get(Use::Up, elements * F32)?;
-                self.linear(normed, n, vec![gate.into(g), up.into(u)], Into::Store)?;
+                self.linear(phase, normed, n, vec![gate.into(g), up.into(u)], Into::Store)?;
                 self.compute(Command::GatedActivation { gate: g, up: u, elements, activation: *activation, out: g })?;
-                self.linear(g, n, vec![down.into(x)], Into::Add)
+                self.linear(phase, g, n, vec![down.into(x)], Into::Add)
             }
             LayerFfn::Experts { router, experts, .. } => {
                 let row = experts * F32;
                 let logits = self.buffers.part(Use::RouterLogits, rows.start * row, n * row)?;
-                self.linear(normed, n, vec![router.into(logits)], Into::Store)
+                self.linear(phase, normed, n, vec![router.into(logits)], Into::Store)
             }
         }
     }

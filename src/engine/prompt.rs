@@ -10,7 +10,7 @@ use super::layer::{F32, Part};
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
-use crate::card::command::{ExpertsInto, HeldExpert, Routing};
+use crate::card::command::{ExpertsInto, HeldExpert, Phase, Routing};
 use crate::card::{Command, Event, Span, Stream};
 use crate::ops::ExpertSet;
 use crate::plan::Use;
@@ -69,8 +69,8 @@ impl Stage {
             }
             for rows in blocks(wave.rows, self.row_block) {
                 let part = Part { slot: wave.slot, rows: rows.clone(), first: wave.first + rows.start };
-                self.attend(place, layer, hidden, &rows, &[part])?;
-                self.feed_forward(layer, hidden, &rows)?;
+                self.attend(Phase::Prompt, place, layer, hidden, &rows, &[part])?;
+                self.feed_forward(Phase::Prompt, layer, hidden, &rows)?;
             }
             if let LayerFfn::Experts { .. } = &layer.ffn {
                 self.experts(place, layer, wave, hidden)?;

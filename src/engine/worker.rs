@@ -12,6 +12,7 @@ use super::layer::F32;
 use super::prompt::Wave;
 use super::stage::Stage;
 use super::{EngineError, waits};
+use crate::card::command::Phase;
 use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
 use crate::model::Model;
 use crate::plan::Use;
@@ -230,10 +231,16 @@ impl Worker {
 
         let Some(arrived) = self.arrive(hidden, turn, tokens, passed)? else { return Err(EngineError::Cancelled) };
         self.stage.card.wait(Stream::Compute, &arrived, waits::HIDDEN_ARRIVED)?;
-        match rows {
-            Rows::Wave(wave) => self.stage.wave(wave, hidden, &request.cancel)?,
-            Rows::Step(rows) => self.stage.step(rows, hidden, &request.cancel)?,
-        }
+        let phase = match rows {
+            Rows::Wave(wave) => {
+                self.stage.wave(wave, hidden, &request.cancel)?;
+                Phase::Prompt
+            }
+            Rows::Step(rows) => {
+                self.stage.step(rows, hidden, &request.cancel)?;
+                Phase::Decode
+            }
+        };
         let done = self.stage.card.record(Stream::Compute)?;
         let free = match &mut self.outlet {
             Some(sender) => {
@@ -243,7 +250,7 @@ impl Worker {
                 left
             }
             None => {
-                self.logits(number, hidden, tokens.len(), wanted)?;
+                self.logits(phase, number, hidden, tokens.len(), wanted)?;
                 self.stage.card.record(Stream::Compute)?
             }
         };
@@ -269,7 +276,7 @@ impl Worker {
     }
 
     /// The head over the wanted rows, block by block.
-    fn logits(&mut self, number: usize, hidden: Span, rows: usize, wanted: Wanted) -> Result<(), EngineError> {
+    fn logits(&mut self, phase: Phase, number: usize, hidden: Span, rows: usize, wanted: Wanted) -> Result<(), EngineError> {
         let first = match wanted {
             Wanted::None => return Ok(()),
             Wanted::Last => rows - 1,
@@ -278,7 +285,7 @@ impl Worker {
         let mut at = first;
         while at < rows {
             let count = (rows - at).min(self.stage.head_block.max(1));
-            let logits = self.stage.logits(hidden, at..at + count)?;
+            let logits = self.stage.logits(phase, hidden, at..at + count)?;
             let reply = Reply::Logits { number, first: at, logits };
             if self.replies.send(reply).is_err() {
                 return Err(EngineError::Cancelled);

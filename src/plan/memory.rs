@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::{CardBudget, HostPlan, Request, StagePlan};
+use crate::card::command::Phase;
 use crate::card::{CardKind, scratch};
 use crate::model::{Ffn, LayerSpec, Mixer, ModelSpec, TensorRef};
 use crate::ops::{CellLayout, ExpertSet};
@@ -56,6 +57,35 @@ pub enum Use {
     Scratch,
     /// Logits of one block of rows: f32 `[head block, vocabulary]`.
     Logits,
+}
+
+impl Use {
+    /// The name used in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Head => "output head",
+            Self::Kv => "KV cells",
+            Self::Pool => "expert pool",
+            Self::Hidden => "hidden states",
+            Self::Normed => "normalised hidden states",
+            Self::Queries => "queries",
+            Self::Keys => "keys",
+            Self::Values => "values",
+            Self::Attended => "attention results",
+            Self::AttentionState => "attention state",
+            Self::Gate => "gate products",
+            Self::Up => "up products",
+            Self::RouterLogits => "router logits",
+            Self::RoutedIds => "routed ids",
+            Self::RoutedWeights => "routed weights",
+            Self::RoutedGroups => "routed groups",
+            Self::Slots => "expert results",
+            Self::HostSlots => "host pool results",
+            Self::Scratch => "kernel work memory",
+            Self::Logits => "logits",
+        }
+    }
 }
 
 /// One buffer of a card.
@@ -150,6 +180,11 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
     let cols = largest(&|layer| widest_input(layer)).max(spec.width);
     let expert_scratch = experts(&|e| scratch::experts(card.kind, wave, e.rule.top_k, &e.blob()));
 
+    let attention_scratch = attention(&|shape| {
+        let decode = scratch::attention(card.kind, Phase::Decode, sequences, shape);
+        scratch::attention(card.kind, Phase::Prompt, rows, shape).max(decode)
+    });
+
     let mut all = vec![(Use::Weights, weights)];
     if head {
         all.push((Use::Head, tensor_bytes(card.kind, &spec.output_norm) + tensor_bytes(card.kind, &spec.head)));
@@ -171,7 +206,7 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
         (Use::RoutedGroups, experts(&|e| f32s(e.experts + 1 + wave * e.rule.top_k))),
         (Use::Slots, f32s(sequences * picks * spec.width)),
         (Use::HostSlots, f32s(sequences * picks * spec.width)),
-        (Use::Scratch, scratch::linear(card.kind, wave, cols).max(expert_scratch)),
+        (Use::Scratch, scratch::linear(card.kind, wave, cols).max(expert_scratch).max(attention_scratch)),
     ]);
     if head {
         all.push((Use::Logits, f32s(head_block(wave).max(sequences) * spec.vocab)));
