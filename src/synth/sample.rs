@@ -93,10 +93,9 @@ pub enum SampleError {
 /// [`SampleError`]; nothing is left of the output then.
 pub fn write_sample(dense: &Path, used: usize, out: &Path, watch: Watch<'_>) -> Result<Written, SampleError> {
     let sidecar = Sidecar::read()?;
-    let (Some(entry), Some((_, sha256))) = (
-        sidecar.k_values.iter().position(|k| *k == used),
-        SAMPLE_EXPERTS_USED.into_iter().find(|(k, _)| *k == used),
-    ) else {
+    let (Some(entry), Some((_, sha256))) =
+        (sidecar.k_values.iter().position(|k| *k == used), SAMPLE_EXPERTS_USED.into_iter().find(|(k, _)| *k == used))
+    else {
         return Err(SampleError::ExpertsUsed { found: used });
     };
     let found = hash_file(dense)?;
@@ -200,8 +199,7 @@ fn pieces_of<'a>(tensor: &'a TensorInfo, source: &'a Gguf, sidecar: &'a Sidecar,
             let factor = sidecar.k_scale[layer * sidecar.k_values.len() + entry];
             let router = &sidecar.router[layer * EXPERTS * WIDTH..][..EXPERTS * WIDTH];
             let make = move || gather_blocks(data, order, scales, factor).map(Cow::Owned);
-            let down =
-                piece(&in_layer("ffn_down_exps"), QuantType::Q4_1, &[unit_row, WIDTH, EXPERTS], Box::new(make));
+            let down = piece(&in_layer("ffn_down_exps"), QuantType::Q4_1, &[unit_row, WIDTH, EXPERTS], Box::new(make));
             let make = move || Some(Cow::Owned(bytes_of(router)));
             let router = piece(&in_layer("ffn_gate_inp"), QuantType::F32, &[WIDTH, EXPERTS], Box::new(make));
             vec![down, router]

@@ -450,7 +450,15 @@ mod tests {
                 error(Overrides { locality: Some(f32::NAN), ..Overrides::default() }),
             ]
             .join("\n"),
-            @""
+            @r"
+        the number of experts used is 65, but must be 1 to 64
+        the vocabulary is 100, but must be 287 to 518687
+        the embedding has rows of 1000, which is no multiple of 32, as Q8_0 wants: change the size or the type
+        the FFN's down matrix has rows of 96, which is no multiple of 256, as Q6_K wants: change the size or the type
+        `Q4_K` is no type for the embedding; these are: Q8_0, F16, BF16, F32
+        the number of heads is 6, but must be a multiple of 4
+        locality is NaN, but must be 0 to 100
+        "
         );
     }
 }

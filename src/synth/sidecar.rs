@@ -61,7 +61,9 @@ impl Sidecar {
             let tensor = find(&file, name, shape)?;
             let values: Vec<i32> = numbers(tensor.data()).map(i32::from_le_bytes).collect();
             if tensor.dtype() != Dtype::I32 || values.iter().any(|v| !(0..end).contains(v)) {
-                return Err(SampleError::Sidecar { reason: format!("`{name}` is no i32 array of numbers below {end}") });
+                return Err(SampleError::Sidecar {
+                    reason: format!("`{name}` is no i32 array of numbers below {end}"),
+                });
             }
             Ok(values.into_iter().map(|v| v as usize).collect())
         };
@@ -81,7 +83,11 @@ impl Sidecar {
     }
 }
 
-fn find<'f>(file: &SafeTensors<'f>, name: &str, shape: &[usize]) -> Result<safetensors::tensor::TensorView<'f>, SampleError> {
+fn find<'f>(
+    file: &SafeTensors<'f>,
+    name: &str,
+    shape: &[usize],
+) -> Result<safetensors::tensor::TensorView<'f>, SampleError> {
     let tensor = file.tensor(name).map_err(|e| SampleError::Sidecar { reason: e.to_string() })?;
     if tensor.shape() != shape {
         return Err(SampleError::Sidecar { reason: format!("`{name}` is {:?}, expected {shape:?}", tensor.shape()) });

@@ -216,8 +216,12 @@ pub fn coverage(shape: &Shape, text: &[TokenId]) -> f64 {
         embeddings.row(token, &mut row);
         for (router, touched) in routers.iter().zip(&mut touched) {
             let logit = |weights: &[f32]| weights.iter().zip(&row).map(|(w, x)| w * x).sum::<f32>();
-            let mut order: Vec<(f32, usize)> =
-                router.chunks_exact(shape.width).map(logit).enumerate().map(|(expert, logit)| (logit, expert)).collect();
+            let mut order: Vec<(f32, usize)> = router
+                .chunks_exact(shape.width)
+                .map(logit)
+                .enumerate()
+                .map(|(expert, logit)| (logit, expert))
+                .collect();
             order.sort_by(|a, b| b.0.total_cmp(&a.0));
             for (_, expert) in order.into_iter().take(experts.used) {
                 if let Some(touched) = touched.get_mut(expert) {
@@ -245,7 +249,10 @@ mod tests {
             assert!((found - wanted).abs() < 0.06, "{tokens} tokens: {found}");
         }
         let even = Shape { routing: Routing { popularity: 0.0, locality: 0.0, ..shape.routing }, ..shape };
-        assert!(coverage(&even, &topics.text(1, 130)) > 0.7, "without popularity and locality, few tokens touch most experts");
+        assert!(
+            coverage(&even, &topics.text(1, 130)) > 0.7,
+            "without popularity and locality, few tokens touch most experts"
+        );
     }
 
     #[test]
@@ -272,7 +279,10 @@ mod tests {
         let first = LEAST_VOCABULARY as TokenId;
         assert_eq!((topics.count, topics.each), (8, 4));
         assert_eq!(topics.topic_of(first - 1), None);
-        assert_eq!((topics.topic_of(first), topics.topic_of(first + 31), topics.topic_of(first + 32)), (Some(0), Some(7), None));
+        assert_eq!(
+            (topics.topic_of(first), topics.topic_of(first + 31), topics.topic_of(first + 32)),
+            (Some(0), Some(7), None)
+        );
         assert_eq!(topics.word_before(first), Some(first + 31));
         assert_eq!(topics.word_before(first + 5), Some(first + 4));
     }

@@ -153,7 +153,8 @@ impl<'w> Writer<'w> {
                 Ok(())
             }
             next => {
-                let expected = next.map_or_else(|| "the end of the file".to_owned(), |t| format!("tensor `{}`", t.name));
+                let expected =
+                    next.map_or_else(|| "the end of the file".to_owned(), |t| format!("tensor `{}`", t.name));
                 Err(self.out_of_order(expected, format!("tensor `{name}`")))
             }
         }
