@@ -194,7 +194,7 @@ fn kind(error: &GgufError) -> String {
 fn damage_is_answered_with_an_error() {
     let victims = victims();
     let counts: Mutex<BTreeMap<String, usize>> = Mutex::default();
-    let mut runner = TestRunner::new(Config { cases: 6_000, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 12_000, failure_persistence: None, ..Config::default() });
     let cases = (0..victims.len(), proptest::collection::vec(damage(), 1..4));
     let outcome = runner.run(&cases, |(victim, damages)| {
         let bytes = victims[victim].damaged(&damages);
