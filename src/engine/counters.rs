@@ -41,6 +41,23 @@ pub struct Counts {
     pub resident_experts: u64,
 }
 
+impl Counts {
+    /// What was added since an earlier moment.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            waves: self.waves - before.waves,
+            hand_offs: self.hand_offs - before.hand_offs,
+            streamed: self.streamed - before.streamed,
+            streamed_bytes: self.streamed_bytes - before.streamed_bytes,
+            skipped: self.skipped - before.skipped,
+            skipped_bytes: self.skipped_bytes - before.skipped_bytes,
+            slot_reuses: self.slot_reuses - before.slot_reuses,
+            host_experts: self.host_experts - before.host_experts,
+            resident_experts: self.resident_experts - before.resident_experts,
+        }
+    }
+}
+
 impl Counters {
     pub(super) fn wave(&self) {
         self.waves.fetch_add(1, Relaxed);

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::card::CardError;
 use crate::cpu::TeamError;
+use crate::gguf::GgufError;
 
 /// An error of the engine.
 #[derive(Debug, Error)]
@@ -58,14 +59,8 @@ pub enum EngineError {
     #[error("plan and rig differ: {0}")]
     Mismatch(String),
     /// Reading the model file failed.
-    #[error("reading {what}: {error}")]
-    Read {
-        /// What was read.
-        what: String,
-        /// What the system said.
-        #[source]
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] GgufError),
     /// CPU workers could not be started.
     #[error(transparent)]
     Team(#[from] TeamError),

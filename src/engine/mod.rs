@@ -99,9 +99,9 @@ impl Engine {
 
     /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them.
     pub fn load_bytes(model: &Model) -> Bytes {
-        let dense: usize = model.spec.layers.iter().flat_map(memory::dense_tensors).map(|tensor| tensor.bytes).sum();
-        let head = model.spec.output_norm.bytes + model.spec.head.bytes;
-        Bytes((memory::arena(&model.spec) + dense + head) as u64)
+        let spec = &model.spec;
+        let dense: usize = spec.layers.iter().flat_map(|layer| layer.dense_tensors()).map(|tensor| tensor.bytes).sum();
+        Bytes((dense + spec.output_norm.bytes + spec.head.bytes) as u64) + spec.expert_bytes()
     }
 
     /// The plan.

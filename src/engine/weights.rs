@@ -64,7 +64,7 @@ pub(super) struct Head {
 pub(super) struct Loader<'a> {
     card: &'a Arc<dyn Card>,
     model: &'a Model,
-    shards: Vec<HostBuf>,
+    shards: Vec<Option<HostBuf>>,
     region: Option<Region>,
     used: usize,
     bytes: usize,
@@ -80,15 +80,15 @@ impl<'a> Loader<'a> {
         plan: &StagePlan,
         progress: &'a dyn Fn(Bytes),
     ) -> Self {
-        let shards = model.mappings().iter().map(|file| host.map(file, "model file")).collect();
+        let shards = model.gguf().shards().iter().map(|shard| Some(host.map(shard.mapping()?, "model file"))).collect();
         let bytes = plan.bytes(Use::Weights) + plan.bytes(Use::Head);
         Self { card, model, shards, region: None, used: 0, bytes, progress }
     }
 
     fn tensor(&mut self, tensor: &TensorRef) -> Result<Span, EngineError> {
-        let shard = self.shards.get(tensor.shard);
+        let shard = self.shards.get(tensor.shard).and_then(Option::as_ref);
         let outside = || EngineError::Mismatch(format!("{} lies outside the model file", tensor.name));
-        let from = shard.and_then(|shard| shard.span(tensor.offset, tensor.bytes)).ok_or_else(outside)?;
+        let from = shard.and_then(|shard| shard.span(usize::try_from(tensor.offset).ok()?, tensor.bytes)).ok_or_else(outside)?;
         (self.progress)(Bytes(tensor.bytes as u64));
         if self.region.is_none()
             && let Some(region) = self.card.adopt(&from, &tensor.name)?

@@ -5,7 +5,6 @@
 //! a tensor that nothing uses is refused too, since it means that the file's model is not the one that would run.
 
 mod architecture;
-mod blob;
 mod error;
 pub mod inspect;
 mod read;
@@ -23,7 +22,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use architecture::Architecture;
-pub use blob::{BLOB_ALIGNMENT, BlobLayout, BlobPart};
 pub use error::ModelError;
 pub use spec::{AttentionSpec, DenseSpec, ExpertsSpec, Ffn, LayerSpec, LinearSpec, Mixer, ModelSpec};
 pub use tensor_ref::TensorRef;
@@ -81,15 +79,15 @@ impl Model {
     /// [`GgufError::Read`] when the file cannot be read, or `out` is shorter than the blob.
     pub fn read_expert(&self, layer: &ExpertsSpec, expert: usize, out: &mut [u8]) -> Result<(), GgufError> {
         let blob = layer.blob();
-        for (part, tensor) in [(blob.gate, &layer.gate), (blob.up, &layer.up), (blob.down, &layer.down)] {
+        for (start, tensor) in blob.offsets.into_iter().zip([&layer.gate, &layer.up, &layer.down]) {
             let offset = tensor.matrix_offset(expert);
-            match out.get_mut(part.range()) {
+            match out.get_mut(start..start + tensor.matrix_bytes()) {
                 Some(out) => self.gguf.read_at(tensor.shard, offset, out)?,
                 None => {
                     return Err(GgufError::Read {
                         file: self.gguf.path().to_owned(),
                         offset,
-                        wanted: part.bytes,
+                        wanted: tensor.matrix_bytes(),
                         source: std::io::Error::other(format!("the buffer for the blob has only {} bytes", out.len())),
                     });
                 }

@@ -1,7 +1,6 @@
 //! The description of a model: layers, tensors, sizes.
 
 use super::architecture::Architecture;
-use super::blob::BlobLayout;
 use super::tensor_ref::TensorRef;
 use crate::ops::{Activation, AttentionShape, Rope, RouterRule};
 use crate::units::{Bytes, LayerId};
@@ -195,6 +194,7 @@ impl LinearSpec {
 impl ExpertsSpec {
     /// Where the parts of each expert's blob lie.
     pub fn blob(&self) -> BlobLayout {
-        BlobLayout::new(self.gate.matrix_bytes(), self.up.matrix_bytes(), self.down.matrix_bytes())
+        let part = |tensor: &TensorRef| (tensor.ty, tensor.matrix_bytes());
+        BlobLayout::new(self.down.rows, self.width, self.activation, [&self.gate, &self.up, &self.down].map(part))
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{CardBudget, HostPlan, Request, StagePlan};
 use crate::card::command::Phase;
 use crate::card::{CardKind, scratch};
-use crate::model::{Ffn, LayerSpec, Mixer, ModelSpec, TensorRef};
+use crate::model::{Ffn, LayerSpec, Mixer, TensorRef};
 use crate::ops::{CellLayout, ExpertSet};
 use crate::units::Bytes;
 
@@ -125,28 +125,6 @@ pub fn tensor_bytes(kind: CardKind, tensor: &TensorRef) -> usize {
     }
 }
 
-/// The tensors of a layer that every card running it holds: all but the experts.
-pub fn dense_tensors(layer: &LayerSpec) -> Vec<&TensorRef> {
-    let mut all = vec![&layer.mixer_norm, &layer.ffn_norm];
-    let mut linears = Vec::new();
-    match &layer.mixer {
-        Mixer::Attention(attention) => {
-            linears.extend([&attention.q, &attention.k, &attention.v, &attention.output]);
-            all.extend(attention.q_norm.as_ref());
-            all.extend(attention.k_norm.as_ref());
-        }
-    }
-    match &layer.ffn {
-        Ffn::Dense(dense) => linears.extend([&dense.gate, &dense.up, &dense.down]),
-        Ffn::Experts(experts) => all.push(&experts.router),
-    }
-    for linear in linears {
-        all.push(&linear.weight);
-        all.extend(linear.bias.as_ref());
-    }
-    all
-}
-
 /// Buffers of a stage without its expert pool.
 pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wave: usize, stages: usize) -> Vec<Buffer> {
     let spec = request.spec;
@@ -172,7 +150,7 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
             Ffn::Experts(experts) => of(experts),
         })
     };
-    let weights = own.iter().flat_map(dense_tensors).map(|tensor| tensor_bytes(card.kind, tensor)).sum();
+    let weights = own.iter().flat_map(LayerSpec::dense_tensors).map(|tensor| tensor_bytes(card.kind, tensor)).sum();
     let cells = request.settings.context as usize * sequences;
     let kv: usize = own.iter().map(|layer| cell_layout(request, layer).cell_bytes() * cells).sum();
     let hidden_buffers = hidden_buffers(stages);
@@ -233,17 +211,6 @@ pub fn cell_layout(request: &Request<'_>, layer: &LayerSpec) -> CellLayout {
     }
 }
 
-/// Bytes of all expert blobs: the arena.
-pub fn arena(spec: &ModelSpec) -> usize {
-    spec.layers
-        .iter()
-        .map(|layer| match &layer.ffn {
-            Ffn::Dense(_) => 0,
-            Ffn::Experts(experts) => experts.experts * experts.blob().bytes,
-        })
-        .sum()
-}
-
 /// What a stage needs of the host beside the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostBuffers {
@@ -292,7 +259,7 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
 /// What the host holds for these stages.
 pub fn host(request: &Request<'_>, stages: &[StagePlan], wave: usize) -> HostPlan {
     let buffers = stages.iter().map(|stage| host_stage(request, stage.layers.clone(), wave).total()).sum::<usize>();
-    HostPlan { budget: request.host, arena: Bytes(arena(request.spec) as u64), buffers: Bytes(buffers as u64) }
+    HostPlan { budget: request.host, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
 }
 
 /// Hidden buffers of each stage: one arrives and one leaves while neighbours compute.

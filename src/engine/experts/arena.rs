@@ -1,11 +1,10 @@
 //! The arena: the host's page-locked memory that holds every expert as one blob.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::card::{CardError, HostBuf, HostMemory, HostSpan};
 use crate::engine::EngineError;
-use crate::model::{ExpertsSpec, Ffn, Model, TensorRef};
+use crate::model::{ExpertsSpec, Ffn, Model};
 use crate::ops::BlobLayout;
 use crate::units::{Bytes, ExpertId};
 
@@ -85,19 +84,11 @@ fn load_layer(
     let layout = experts.blob();
     let buf = host.alloc(experts.experts * layout.bytes, &format!("experts of layer {layer}"))?;
     for expert in 0..experts.experts {
-        for (tensor, offset) in [&experts.gate, &experts.up, &experts.down].into_iter().zip(layout.offsets) {
-            let at = expert * layout.bytes + offset;
-            let target = buf.span(at, tensor.matrix_bytes()).ok_or_else(|| {
-                EngineError::Mismatch(format!("expert {expert} of layer {layer} is larger than its blob"))
-            })?;
-            target.write(|bytes| read(model, tensor, tensor.matrix_range(expert), bytes))??;
-        }
+        let outside = || EngineError::Mismatch(format!("expert {expert} of layer {layer} lies outside the arena"));
+        let blob = buf.span(expert * layout.bytes, layout.bytes).ok_or_else(outside)?;
+        blob.write(|bytes| model.read_expert(experts, expert, bytes))??;
         progress(Bytes(layout.bytes as u64));
     }
     buf.seal();
     Ok(LayerBlobs { buf, layout: Arc::new(layout), experts: experts.experts })
-}
-
-fn read(model: &Model, tensor: &TensorRef, range: Range<usize>, to: &mut [u8]) -> Result<(), EngineError> {
-    model.read(tensor, range, to).map_err(|error| EngineError::Read { what: tensor.name.clone(), error })
 }
