@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing)] // Every function checks its sizes once at its head; inner loops index what was checked.
 
 mod disjoint;
+pub mod linear;
 mod team;
 
 pub use disjoint::Disjoint;
