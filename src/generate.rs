@@ -182,7 +182,7 @@ struct Shown<'a> {
 impl<'a> Shown<'a> {
     fn new(tokenizer: &Arc<Tokenizer>, stops: StopStrings, show: &'a mut dyn FnMut(&str)) -> Self {
         Self {
-            detokenizer: Detokenizer::new(Arc::clone(tokenizer), ControlTokens::Hide, stops),
+            detokenizer: Detokenizer::new(Arc::clone(tokenizer), ControlTokens::Hidden, stops),
             show,
             text: String::new(),
             tokens: Vec::new(),

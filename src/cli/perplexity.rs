@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = Interrupt::install()?.begin();
     let mut engine = args.machine.load(None)?;
     let tokenizer = Tokenizer::new(&Vocabulary::from_gguf(engine.model().gguf())?)?;
-    let tokens = tokenizer.encode(&text, Specials::Parse, Ends::Add)?;
+    let tokens = tokenizer.encode(&text, Specials::Parsed, Ends::Added)?;
     let window = (args.window as usize).min(engine.plan().context);
     let mut losses = Vec::new();
     for part in tokens.chunks(window).filter(|part| part.len() > 1) {

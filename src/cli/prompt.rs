@@ -47,7 +47,7 @@ pub fn tokens(
     system: Option<&str>,
 ) -> anyhow::Result<Vec<TokenId>> {
     if !chat {
-        return Ok(tokenizer.encode(text, Specials::Parse, Ends::Add)?);
+        return Ok(tokenizer.encode(text, Specials::Parsed, Ends::Added)?);
     }
     let mut messages: Vec<ChatMessage> = system.map(|text| ChatMessage::new("system", text)).into_iter().collect();
     messages.push(ChatMessage::new("user", text));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::interrupt::Interrupt;
 use super::machine::progress;
-use crate::synth::{SAMPLE_EXPERTS_USED, write_sample};
+use crate::synth::write_sample;
 
 /// Arguments of `sample`.
 #[derive(clap::Args)]
@@ -15,7 +15,7 @@ pub struct Args {
     #[arg(value_name = "DENSE.gguf")]
     dense: PathBuf,
     /// Experts a token uses, of 16: 12, 10 or 8.
-    #[arg(short, long, value_name = "K", default_value_t = SAMPLE_EXPERTS_USED)]
+    #[arg(short, long, value_name = "K", default_value_t = 12)]
     k: usize,
     /// The file to write.
     #[arg(short, long, value_name = "FILE")]

@@ -39,8 +39,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = args.prompt.text()?;
     let gguf = Gguf::open(&args.model)?;
     let tokenizer = Tokenizer::new(&Vocabulary::from_gguf(&gguf)?)?;
-    let specials = if args.plain { Specials::AsText } else { Specials::Parse };
-    let ends = if args.add_special { Ends::Add } else { Ends::Omit };
+    let specials = if args.plain { Specials::Plain } else { Specials::Parsed };
+    let ends = if args.add_special { Ends::Added } else { Ends::Bare };
     let ids = tokenizer.encode(&text, specials, ends)?;
     if args.json {
         let tokens: Vec<_> = ids.iter().map(|id| Token { id: *id, text: tokenizer.token_text(*id) }).collect();

@@ -20,7 +20,7 @@ impl Stage {
         let bytes = n * head.output.weight.rows * F32;
         let logits = self.buffers.get(Use::Logits, bytes)?;
         let to = self.host.logits.span(0, bytes).ok_or_else(no_head)?;
-        self.linear(phase, normed, n, vec![head.output.into(logits)], Into::Store)?;
+        self.linear(phase, normed, n, vec![head.output.to(logits)], Into::Store)?;
         self.compute(Command::CopyOut { from: logits, to: to.clone() })?;
         let there = self.card.record(Stream::Compute)?;
         self.card.sync(&there, waits::LOGITS)?;

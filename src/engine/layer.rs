@@ -72,7 +72,7 @@ impl Stage {
         let q = self.buffers.get(Use::Queries, n * q_row)?;
         let k = self.buffers.get(Use::Keys, n * k_row)?;
         let v = self.buffers.get(Use::Values, n * v_row)?;
-        self.linear(phase, normed, n, vec![mixer.q.into(q), mixer.k.into(k), mixer.v.into(v)], Into::Store)?;
+        self.linear(phase, normed, n, vec![mixer.q.to(q), mixer.k.to(k), mixer.v.to(v)], Into::Store)?;
         if let Some(weight) = mixer.q_norm {
             self.norm(q, weight, n * shape.heads, shape.head_dim, q)?;
         }
@@ -113,7 +113,7 @@ impl Stage {
                 scratch: self.buffers.whole(Use::Scratch)?,
             })?;
         }
-        self.linear(phase, attended, n, vec![mixer.output.into(x)], Into::Add)
+        self.linear(phase, attended, n, vec![mixer.output.to(x)], Into::Add)
     }
 
     /// The FFN's norm and, for a dense FFN, all of it; for experts the router's logits.
@@ -133,14 +133,14 @@ impl Stage {
                 let elements = n * gate.weight.rows;
                 let g = self.buffers.get(Use::Gate, elements * F32)?;
                 let u = self.buffers.get(Use::Up, elements * F32)?;
-                self.linear(phase, normed, n, vec![gate.into(g), up.into(u)], Into::Store)?;
+                self.linear(phase, normed, n, vec![gate.to(g), up.to(u)], Into::Store)?;
                 self.compute(Command::GatedActivation { gate: g, up: u, elements, activation: *activation, out: g })?;
-                self.linear(phase, g, n, vec![down.into(x)], Into::Add)
+                self.linear(phase, g, n, vec![down.to(x)], Into::Add)
             }
             LayerFfn::Experts { router, experts, .. } => {
                 let row = experts * F32;
                 let logits = self.buffers.part(Use::RouterLogits, rows.start * row, n * row)?;
-                self.linear(phase, normed, n, vec![router.into(logits)], Into::Store)
+                self.linear(phase, normed, n, vec![router.to(logits)], Into::Store)
             }
         }
     }

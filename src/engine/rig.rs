@@ -37,12 +37,12 @@ impl Rig {
     /// When a card of the topology is not there, or threads are refused.
     pub fn open(topology: &Topology, options: &RigOptions) -> Result<Self, EngineError> {
         let team = Arc::new(Team::new(topology.host.workers as usize)?);
-        let ledger = options.check_order.then(|| Arc::new(Ledger::new()));
+        let ledger = options.check_order.then(Ledger::new);
         let mut cards: Vec<Arc<dyn Card>> = Vec::with_capacity(topology.cards().len());
         for spec in topology.cards() {
             let card = open_card(spec, topology, options, &team)?;
             cards.push(match &ledger {
-                Some(ledger) => Arc::new(LedgerCard::new(card, Arc::clone(ledger))),
+                Some(ledger) => Arc::new(LedgerCard::new(ledger, card)),
                 None => card,
             });
         }

@@ -21,7 +21,7 @@ pub(super) struct Linear {
 
 impl Linear {
     /// The product written to `out`.
-    pub fn into(self, out: Span) -> LinearPart {
+    pub fn to(self, out: Span) -> LinearPart {
         LinearPart { weight: self.weight, bias: self.bias, out }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::architecture::Architecture;
 use super::tensor_ref::TensorRef;
+use crate::ops::BlobLayout;
 use crate::ops::{Activation, AttentionShape, Rope, RouterRule};
 use crate::units::{Bytes, LayerId};
 
