@@ -150,7 +150,12 @@ impl Conversation {
     }
 
     /// Makes the sequence hold exactly the prompt; returns how many tokens were read and the logits after the last.
-    fn read(&mut self, engine: &mut Engine, prompt: &[TokenId], cancel: &Cancel) -> Result<(usize, Vec<f32>), EngineError> {
+    fn read(
+        &mut self,
+        engine: &mut Engine,
+        prompt: &[TokenId],
+        cancel: &Cancel,
+    ) -> Result<(usize, Vec<f32>), EngineError> {
         let common = self.held.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
         let kept = common.min(prompt.len().saturating_sub(1));
         self.sequence.truncate(kept);

@@ -180,7 +180,8 @@ fn no_whole_blocks(ty: &str, cols: usize) -> String {
 }
 
 fn heads(shape: &AttentionShape, layout: &CellLayout) -> Result<(), String> {
-    let fits = (shape.kv_heads, shape.head_dim, shape.value_dim) == (layout.kv_heads, layout.head_dim, layout.value_dim);
+    let fits =
+        (shape.kv_heads, shape.head_dim, shape.value_dim) == (layout.kv_heads, layout.head_dim, layout.value_dim);
     if fits && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 {
         return Ok(());
     }

@@ -8,7 +8,7 @@ pub mod check;
 pub mod command;
 mod error;
 mod event;
-//ledger
+pub mod ledger;
 mod lease;
 mod memory;
 pub mod scratch;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::card::CardKind;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Rig, RigOptions};
 use crate::model::Model;
 use crate::plan::{self, CardBudget, Plan};
-use crate::topology::{Links, Topology};
+use crate::topology::{self, Links, Topology};
 use crate::units::Bytes;
 
 /// What runs where.
@@ -79,7 +80,7 @@ impl MachineArgs {
     }
 
     /// Loads the engine, with a progress bar on a terminal.
-    pub fn load(&self, timeline: Option<Arc<Timeline>>) -> anyhow::Result<Engine> {
+    pub fn load(&self, timeline: Option<Timeline>) -> anyhow::Result<Engine> {
         let model = self.open_model()?;
         let topology = self.topology(&model)?;
         let plan = self.plan(&model, &topology)?;
@@ -87,6 +88,14 @@ impl MachineArgs {
             tracing::info!("{note}");
         }
         load_engine(model, plan, &topology, &RigOptions { timeline, check_order: self.check_order })
+    }
+}
+
+/// The kind of card the planner counts with: a modelled card holds what a real one would.
+fn planned_as(kind: topology::CardKind) -> CardKind {
+    match kind {
+        topology::CardKind::Virtual => CardKind::Virtual,
+        topology::CardKind::Cuda | topology::CardKind::Sim => CardKind::Cuda,
     }
 }
 
@@ -105,7 +114,7 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
         .map(|(card, link)| CardBudget {
             id: card.id,
             name: card.name.clone(),
-            kind: card.kind.into(),
+            kind: planned_as(card.kind),
             memory: card.usable(),
             link,
         })

@@ -95,9 +95,9 @@ pub fn main() -> ExitCode {
 
 /// Whether the reader of our output went away (`aqueduct inspect | head`): no mistake of anybody.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    })
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
 fn report(message: &str) {

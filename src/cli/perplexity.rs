@@ -55,8 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("the text has {} tokens; at least two are needed", tokens.len());
     }
     let mean = losses.iter().sum::<f64>() / losses.len() as f64;
-    let report =
-        Report { tokens: tokens.len(), predicted: losses.len(), mean_log_loss: mean, perplexity: mean.exp() };
+    let report = Report { tokens: tokens.len(), predicted: losses.len(), mean_log_loss: mean, perplexity: mean.exp() };
     if args.json {
         return super::print_json(&report);
     }

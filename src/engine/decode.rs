@@ -20,15 +20,24 @@ impl Stage {
         if let Some(pool) = &mut self.pool {
             pool.wait_for_residents()?;
         }
-        let parts: Vec<Part> =
-            rows.iter().enumerate().map(|(r, (slot, first))| Part { slot: *slot, rows: r..r + 1, first: *first }).collect();
+        let parts: Vec<Part> = rows
+            .iter()
+            .enumerate()
+            .map(|(r, (slot, first))| Part { slot: *slot, rows: r..r + 1, first: *first })
+            .collect();
         let layers = std::mem::take(&mut self.layers);
         let result = self.step_layers(&layers, &parts, hidden, cancel);
         self.layers = layers;
         result
     }
 
-    fn step_layers(&mut self, layers: &[Layer], parts: &[Part], hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
+    fn step_layers(
+        &mut self,
+        layers: &[Layer],
+        parts: &[Part],
+        hidden: Span,
+        cancel: &Cancel,
+    ) -> Result<(), EngineError> {
         let rows = 0..parts.len();
         for (place, layer) in layers.iter().enumerate() {
             if cancel.is_cancelled() {
@@ -58,7 +67,8 @@ impl Stage {
         let chosen = if ask { Some(self.send_choice(&routing, normed)?) } else { None };
         if !held.is_empty() {
             let members = (0..*experts as u32).map(ExpertId);
-            let on_card = members.filter_map(|id| pool.get(layer.index, id).map(|blob| HeldExpert { id, blob })).collect();
+            let on_card =
+                members.filter_map(|id| pool.get(layer.index, id).map(|blob| HeldExpert { id, blob })).collect();
             self.compute(Command::Experts {
                 x: normed,
                 routing,

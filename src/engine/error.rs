@@ -17,7 +17,9 @@ pub enum EngineError {
     #[error("the request was cancelled")]
     Cancelled,
     /// The tokens do not fit the sequence's context.
-    #[error("{tokens} tokens do not fit: the sequence holds {held} of {context}; shorten the text or raise run.context")]
+    #[error(
+        "{tokens} tokens do not fit: the sequence holds {held} of {context}; shorten the text or raise run.context"
+    )]
     ContextFull {
         /// Tokens asked for.
         tokens: usize,
@@ -58,6 +60,14 @@ pub enum EngineError {
     /// The plan, the rig and the model do not belong together.
     #[error("plan and rig differ: {0}")]
     Mismatch(String),
+    /// A card of the topology cannot be opened.
+    #[error("card {card}: this machine has no such {kind} card; use a topology with `kind: virtual` to run on the CPU")]
+    NoCard {
+        /// Its name in the topology.
+        card: String,
+        /// Its kind.
+        kind: &'static str,
+    },
     /// Reading the model file failed.
     #[error(transparent)]
     Read(#[from] GgufError),

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use super::layer::F32;
 use super::{EngineError, waits};
-use crate::card::{Baton, BatonReceiver, Card, Command, Event, HostBuf, HostMemory, HostSpan, Span, Stream, Watcher, baton};
+use crate::card::{
+    Baton, BatonReceiver, Card, Command, Event, HostBuf, HostMemory, HostSpan, Span, Stream, Watcher, baton,
+};
 
 /// Hidden buffers of a stage that has neighbours.
 const BUFFERS: usize = 2;

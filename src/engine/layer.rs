@@ -39,7 +39,14 @@ impl Stage {
         self.compute(Command::RmsNorm { x, weight, eps: self.eps, rows, cols, out })
     }
 
-    pub(super) fn linear(&self, phase: Phase, x: Span, rows: usize, parts: Vec<LinearPart>, into: Into) -> Result<(), EngineError> {
+    pub(super) fn linear(
+        &self,
+        phase: Phase,
+        x: Span,
+        rows: usize,
+        parts: Vec<LinearPart>,
+        into: Into,
+    ) -> Result<(), EngineError> {
         self.compute(Command::Linear { x, rows, parts, into, phase, scratch: self.buffers.whole(Use::Scratch)? })
     }
 
@@ -79,7 +86,14 @@ impl Stage {
             let (q, k) = (q.rows(own.clone(), q_row), k.rows(own.clone(), k_row));
             for (x, heads) in [(q, shape.heads), (k, shape.kv_heads)] {
                 let rope = self.rope.clone();
-                self.compute(Command::Rope { x, rows: own.len(), heads, head_dim: shape.head_dim, first: part.first, rope })?;
+                self.compute(Command::Rope {
+                    x,
+                    rows: own.len(),
+                    heads,
+                    head_dim: shape.head_dim,
+                    first: part.first,
+                    rope,
+                })?;
             }
             let cells = self.kv.get(place, part.slot, part.first, own.len())?;
             self.compute(Command::StoreKv { k, v: v.rows(own.clone(), v_row), layout: mixer.cells, cells })?;
@@ -103,7 +117,13 @@ impl Stage {
     }
 
     /// The FFN's norm and, for a dense FFN, all of it; for experts the router's logits.
-    pub(super) fn feed_forward(&self, phase: Phase, layer: &Layer, hidden: Span, rows: &Range<usize>) -> Result<(), EngineError> {
+    pub(super) fn feed_forward(
+        &self,
+        phase: Phase,
+        layer: &Layer,
+        hidden: Span,
+        rows: &Range<usize>,
+    ) -> Result<(), EngineError> {
         let n = rows.len();
         let x = hidden.rows(rows.clone(), self.width * F32);
         let normed = self.normed(rows)?;

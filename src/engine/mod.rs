@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 pub use cancel::Cancel;
 pub use counters::{Counters, Counts};
 pub use error::EngineError;
-pub use rig::Rig;
+pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
 
 use crate::card::{BatonReceiver, Card, baton};
@@ -143,7 +143,12 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Cancelled`], after which the sequence holds the waves that were complete; any other error leaves the
     /// sequence as it was, and the engine ready for the next request.
-    pub fn prompt(&mut self, sequence: &mut Sequence, tokens: &[TokenId], cancel: &Cancel) -> Result<Vec<f32>, EngineError> {
+    pub fn prompt(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[TokenId],
+        cancel: &Cancel,
+    ) -> Result<Vec<f32>, EngineError> {
         let mut last = Vec::new();
         self.run_prompt(sequence, tokens, Wanted::Last, cancel, &mut |_, logits| last = logits.to_vec())?;
         Ok(last)
@@ -167,7 +172,11 @@ impl Engine {
     ///
     /// # Errors
     /// Any error leaves the sequences as they were, and the engine ready for the next request.
-    pub fn step(&mut self, rows: &mut [(&mut Sequence, TokenId)], cancel: &Cancel) -> Result<Vec<Vec<f32>>, EngineError> {
+    pub fn step(
+        &mut self,
+        rows: &mut [(&mut Sequence, TokenId)],
+        cancel: &Cancel,
+    ) -> Result<Vec<Vec<f32>>, EngineError> {
         if rows.is_empty() {
             return Err(EngineError::Empty);
         }
@@ -297,7 +306,8 @@ impl Engine {
         if outcome.is_err() {
             self.settle()?;
         }
-        let complete = done.iter().zip(rows).take_while(|(done, _)| **done == self.stages.len()).map(|(_, rows)| rows).sum();
+        let complete =
+            done.iter().zip(rows).take_while(|(done, _)| **done == self.stages.len()).map(|(_, rows)| rows).sum();
         Ok((complete, outcome))
     }
 

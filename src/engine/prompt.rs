@@ -92,7 +92,8 @@ impl Stage {
             let streamed = self.streamed(&pool);
             let first = self.layers.first().map_or(0, |layer| layer.index);
             let depth = self.prompt.routed_stream.then_some(self.prompt.depth);
-            StreamedRing::start(&self.ring_parts(), &mut pool, first, &streamed, wave.of, depth).map(|ring| Some(Ring::Streamed(ring)))
+            StreamedRing::start(&self.ring_parts(), &mut pool, first, &streamed, wave.of, depth)
+                .map(|ring| Some(Ring::Streamed(ring)))
         } else {
             RoutedRing::start(&self.card, &pool).map(|ring| Some(Ring::Routed(ring)))
         };
@@ -201,8 +202,10 @@ impl Stage {
     /// Residents and routed experts, ascending; copies run ahead as far as the slots go.
     fn routed_pass(&self, ring: &mut RoutedRing, pass: &Pass<'_>) -> Result<(), EngineError> {
         let routed = pass.routed.clone().unwrap_or_default();
-        let members: Vec<ExpertId> = (0..pass.experts as u32).map(ExpertId).filter(|expert| routed.contains(*expert)).collect();
-        let missing: Vec<ExpertId> = members.iter().copied().filter(|expert| self.resident(pass, *expert).is_none()).collect();
+        let members: Vec<ExpertId> =
+            (0..pass.experts as u32).map(ExpertId).filter(|expert| routed.contains(*expert)).collect();
+        let missing: Vec<ExpertId> =
+            members.iter().copied().filter(|expert| self.resident(pass, *expert).is_none()).collect();
         let group = self.prompt.group.min(ring.slots().div_ceil(2)).max(1);
         let mut copies: std::collections::VecDeque<Arriving> = std::collections::VecDeque::new();
         let mut uncopied = missing.iter();
@@ -234,7 +237,12 @@ impl Stage {
     }
 
     /// Runs the listed experts after the arriving ones of them are there; the event ends after they were read.
-    fn run_arriving(&self, pass: &Pass<'_>, arriving: &[Arriving], listed: Vec<HeldExpert>) -> Result<Event, EngineError> {
+    fn run_arriving(
+        &self,
+        pass: &Pass<'_>,
+        arriving: &[Arriving],
+        listed: Vec<HeldExpert>,
+    ) -> Result<Event, EngineError> {
         for arrives in arriving {
             self.card.wait(Stream::Compute, &arrives.arrived, waits::EXPERT_ARRIVED)?;
         }

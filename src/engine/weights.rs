@@ -88,7 +88,9 @@ impl<'a> Loader<'a> {
     fn tensor(&mut self, tensor: &TensorRef) -> Result<Span, EngineError> {
         let shard = self.shards.get(tensor.shard).and_then(Option::as_ref);
         let outside = || EngineError::Mismatch(format!("{} lies outside the model file", tensor.name));
-        let from = shard.and_then(|shard| shard.span(usize::try_from(tensor.offset).ok()?, tensor.bytes)).ok_or_else(outside)?;
+        let from = shard
+            .and_then(|shard| shard.span(usize::try_from(tensor.offset).ok()?, tensor.bytes))
+            .ok_or_else(outside)?;
         (self.progress)(Bytes(tensor.bytes as u64));
         if self.region.is_none()
             && let Some(region) = self.card.adopt(&from, &tensor.name)?

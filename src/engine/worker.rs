@@ -16,6 +16,7 @@ use crate::card::command::Phase;
 use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
 use crate::model::Model;
 use crate::plan::Use;
+use crate::quant::dequantize;
 use crate::units::TokenId;
 
 /// The tokens that go through all stages together.
@@ -261,7 +262,13 @@ impl Worker {
     }
 
     /// Brings the hidden states in; `None` when the stage before abandoned the job.
-    fn arrive(&mut self, hidden: Span, turn: usize, tokens: &[TokenId], passed: &mut Passed) -> Result<Option<Event>, EngineError> {
+    fn arrive(
+        &mut self,
+        hidden: Span,
+        turn: usize,
+        tokens: &[TokenId],
+        passed: &mut Passed,
+    ) -> Result<Option<Event>, EngineError> {
         let free = self.hidden.get(turn).cloned().flatten();
         match &mut self.inlet {
             Inlet::Stage(receiver) => {
@@ -270,13 +277,20 @@ impl Worker {
             }
             Inlet::Embeddings(embeddings) => {
                 let model = &self.model;
-                embeddings.send(&self.stage.card, hidden, free.as_ref(), |to| model.embed(tokens, to)).map(Some)
+                embeddings.send(&self.stage.card, hidden, free.as_ref(), |to| embed(model, tokens, to)).map(Some)
             }
         }
     }
 
     /// The head over the wanted rows, block by block.
-    fn logits(&mut self, phase: Phase, number: usize, hidden: Span, rows: usize, wanted: Wanted) -> Result<(), EngineError> {
+    fn logits(
+        &mut self,
+        phase: Phase,
+        number: usize,
+        hidden: Span,
+        rows: usize,
+        wanted: Wanted,
+    ) -> Result<(), EngineError> {
         let first = match wanted {
             Wanted::None => return Ok(()),
             Wanted::Last => rows - 1,
@@ -294,6 +308,19 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Writes the embeddings of the tokens, f32 `[tokens, width]`.
+fn embed(model: &Model, tokens: &[TokenId], to: &mut [f32]) -> Result<(), EngineError> {
+    let table = &model.spec.embedding;
+    let (bytes, row) = (model.bytes(table), table.row_bytes());
+    for (token, out) in tokens.iter().zip(to.chunks_mut(model.spec.width)) {
+        let outside = || EngineError::Token { token: *token, vocab: model.spec.vocab };
+        let start = *token as usize * row;
+        let blocks = bytes.get(start..start + row).ok_or_else(outside)?;
+        dequantize(table.ty, blocks, out).map_err(|error| EngineError::Mismatch(format!("{}: {error}", table.name)))?;
+    }
+    Ok(())
 }
 
 /// Which of its messages to the neighbours a job has made.

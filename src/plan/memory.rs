@@ -126,7 +126,13 @@ pub fn tensor_bytes(kind: CardKind, tensor: &TensorRef) -> usize {
 }
 
 /// Buffers of a stage without its expert pool.
-pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wave: usize, stages: usize) -> Vec<Buffer> {
+pub fn stage(
+    request: &Request<'_>,
+    card: &CardBudget,
+    layers: Range<usize>,
+    wave: usize,
+    stages: usize,
+) -> Vec<Buffer> {
     let spec = request.spec;
     let head = layers.end == spec.layers.len();
     let own = spec.layers.get(layers).unwrap_or_default();
@@ -189,7 +195,10 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
     if head {
         all.push((Use::Logits, f32s(head_block(wave).max(sequences) * spec.vocab)));
     }
-    all.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(of, bytes)| Buffer { of, bytes: Bytes(bytes as u64) }).collect()
+    all.into_iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(of, bytes)| Buffer { of, bytes: Bytes(bytes as u64) })
+        .collect()
 }
 
 /// The most inputs that a dense product of the layer has.
@@ -240,7 +249,8 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
     let spec = request.spec;
     let sequences = request.settings.sequences as usize;
     let hidden = wave.max(sequences) * spec.width * 4;
-    let mut all = HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
+    let mut all =
+        HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
     if layers.end == spec.layers.len() {
         all.logits = head_block(wave).max(sequences) * spec.vocab * 4;
     }

@@ -65,7 +65,8 @@ impl HostPool {
             listed.push((*id, blob.sealed().ok_or_else(unsealed)?));
         }
         let groups = group(&ids, at.experts);
-        let routing = RoutingSlices { rows: at.rows, experts: at.experts, top_k: at.top_k, weights: &[], groups: &groups };
+        let routing =
+            RoutingSlices { rows: at.rows, experts: at.experts, top_k: at.top_k, weights: &[], groups: &groups };
         let needed = experts::scratch_bytes(at.rows, at.top_k, &layout);
         if self.scratch.len() < needed {
             self.scratch.resize(needed, 0);

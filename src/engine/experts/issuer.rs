@@ -56,7 +56,8 @@ impl Issuer {
             .name(format!("issuer of {}", job.card.id()))
             .spawn(move || {
                 let ended = catch_unwind(AssertUnwindSafe(|| job.run()));
-                let panicked = || Err(CardError::Device { card: job.card.id(), reason: "the issuer panicked".to_owned() });
+                let panicked =
+                    || Err(CardError::Device { card: job.card.id(), reason: "the issuer panicked".to_owned() });
                 if let Err(error) = ended.unwrap_or_else(|_| panicked()) {
                     job.handshake.fail(error);
                 }

@@ -108,7 +108,13 @@ impl StreamedRing {
     }
 
     /// Waits until entry `k` is queued; `None` when it was skipped. An entry that nothing will read (`wanted` false) is released at once.
-    pub fn arrive(&self, k: usize, bytes: usize, wanted: bool, card: &Arc<dyn Card>) -> Result<Option<Arriving>, EngineError> {
+    pub fn arrive(
+        &self,
+        k: usize,
+        bytes: usize,
+        wanted: bool,
+        card: &Arc<dyn Card>,
+    ) -> Result<Option<Arriving>, EngineError> {
         match self.handshake.fate(k)? {
             Fate::Skipped => Ok(None),
             Fate::Issued(_) if !wanted => {
