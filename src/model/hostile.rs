@@ -20,6 +20,9 @@ enum Change {
         key: prop::sample::Index,
         value: Value,
     },
+    Architecture {
+        name: &'static str,
+    },
     DropKey {
         key: prop::sample::Index,
     },
@@ -80,6 +83,8 @@ fn change() -> impl Strategy<Value = Change> {
     let ty = prop_oneof![Just(QuantType::F32), Just(QuantType::F16)];
     prop_oneof![
         6 => (index(), value()).prop_map(|(key, value)| Change::Key { key, value }),
+        1 => prop::sample::select(vec!["llama", "qwen3", "qwen3moe", "gpt-oss", "", "LLAMA"])
+            .prop_map(|name| Change::Architecture { name }),
         1 => index().prop_map(|key| Change::DropKey { key }),
         1 => index().prop_map(|tensor| Change::DropTensor { tensor }),
         2 => (index(), ty, dims).prop_map(|(tensor, ty, dims)| Change::Shape { tensor, ty, dims }),
@@ -97,6 +102,7 @@ fn apply(mut draft: Draft, change: &Change) -> Draft {
         keys.iter().filter(|key| !key.starts_with("tokenizer.") || key.ends_with("tokens")).collect();
     match change {
         Change::Key { key, value } => draft.set(telling[key.index(telling.len())], value.clone()),
+        Change::Architecture { name } => draft.set("general.architecture", Value::String((*name).to_owned())),
         Change::DropKey { key } => draft.without(telling[key.index(telling.len())]),
         Change::DropTensor { tensor } => {
             draft.tensors.remove(tensor.index(draft.tensors.len()));

@@ -2,8 +2,7 @@
 
 use super::architecture::Architecture;
 use super::tensor_ref::TensorRef;
-use crate::ops::BlobLayout;
-use crate::ops::{Activation, AttentionShape, Rope, RouterRule};
+use crate::ops::{Activation, AttentionShape, BlobLayout, Rope, RouterRule};
 use crate::units::{Bytes, LayerId};
 
 /// A model as data. Per layer: `h += mixer(norm(h))`, then `h += ffn(norm(h))`; at the end `head(norm(h))`.

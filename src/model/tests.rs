@@ -379,15 +379,17 @@ fn experts_are_read_into_blobs() {
             for expert in [0, layer.experts - 1] {
                 let mut blob = vec![0xa5; layout.bytes];
                 model.read_expert(layer, expert, &mut blob).unwrap();
-                let mut covered = 0;
-                for (part, tensor) in [(layout.gate, &layer.gate), (layout.up, &layer.up), (layout.down, &layer.down)] {
-                    assert!(part.offset.is_multiple_of(256), "{name} {id:?}");
-                    assert_eq!(blob[part.range()], model.bytes(tensor)[tensor.matrix_range(expert)], "{name} {id:?}");
-                    covered += part.bytes;
+                let mut end = 0;
+                for (start, tensor) in layout.offsets.into_iter().zip([&layer.gate, &layer.up, &layer.down]) {
+                    assert!(start.is_multiple_of(256) && start >= end, "{name} {id:?}");
+                    end = start + tensor.matrix_bytes();
+                    assert_eq!(blob[start..end], model.bytes(tensor)[tensor.matrix_range(expert)], "{name} {id:?}");
                 }
-                assert!(covered <= layout.bytes && layout.bytes.is_multiple_of(256));
+                assert_eq!(end.next_multiple_of(256), layout.bytes);
             }
-            assert!(model.read_expert(layer, 0, &mut vec![0; layout.down.range().end - 1]).is_err());
+            assert!(
+                model.read_expert(layer, 0, &mut vec![0; layout.offsets[2] + layer.down.matrix_bytes() - 1]).is_err()
+            );
             total += layer.experts * layout.bytes;
         }
         assert_eq!(model.spec.expert_bytes(), Bytes(total as u64));
