@@ -153,7 +153,9 @@ impl Timeline {
                 let name = kept.process_name(track);
                 events.add(&json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}))?;
             }
-            events.add(&json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": track.name()}}))?;
+            events.add(
+                &json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": track.name()}}),
+            )?;
             events.add(
                 &json!({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": thread, "args": {"sort_index": thread}}),
             )?;

@@ -110,7 +110,9 @@ impl Memory {
     /// What the span's region is for.
     pub(super) fn what(&self, span: &Span) -> String {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        held.blocks.get(&span.region).map_or_else(|| format!("region {}", span.region.0), |block| block.what.to_string())
+        held.blocks
+            .get(&span.region)
+            .map_or_else(|| format!("region {}", span.region.0), |block| block.what.to_string())
     }
 
     /// Checks that the span lies in a region of this card, on a multiple of `align` bytes, and may be written if it is to be.
@@ -163,7 +165,10 @@ impl Memory {
     ///
     /// # Safety
     /// While the slice lives nobody else touches these bytes.
-    #[allow(clippy::mut_from_ref, reason = "the memory is shared as a card's memory is; the caller promises that it is alone")]
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the memory is shared as a card's memory is; the caller promises that it is alone"
+    )]
     pub(super) unsafe fn write<T: AnyBitPattern + NoUninit>(&self, span: &Span) -> Result<&mut [T], String> {
         let start = self.start(span, align_of::<T>(), true)?;
         let start = if span.bytes == 0 { NonNull::<T>::dangling() } else { start.cast() };

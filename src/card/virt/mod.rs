@@ -21,9 +21,7 @@ use self::memory::Memory;
 use self::stream::{Item, Queue};
 use super::command::Access;
 use super::timeline::Timeline;
-use super::{
-    Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why, check,
-};
+use super::{Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why, check};
 use crate::cpu::Team;
 use crate::units::{Bytes, CardId};
 

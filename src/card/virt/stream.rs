@@ -15,10 +15,7 @@ use crate::card::{CardError, Command, Event, Stream, Why};
 
 /// What stands in a queue.
 pub(super) enum Item {
-    Run {
-        command: Checked,
-        submitted: Instant,
-    },
+    Run { command: Checked, submitted: Instant },
     Record(Arc<Mark>),
     Wait(Event, Why),
 }
@@ -95,10 +92,8 @@ impl Worker {
                         Some(bytes) => (Work::Copy, Some(bytes as u64)),
                         None => (Work::Kernel, None),
                     };
-                    let (start, end) = span.map_or_else(
-                        || (start, timeline.now()),
-                        |(start, end)| (timeline.at(start), timeline.at(end)),
-                    );
+                    let (start, end) = span
+                        .map_or_else(|| (start, timeline.now()), |(start, end)| (timeline.at(start), timeline.at(end)));
                     let track = Track::Stream(self.shared.id, self.on);
                     timeline.record(Entry { track, name: command.name(), work, start, end, bytes, label: None });
                 }
