@@ -101,12 +101,13 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
             exactly("V", v.bytes, &[cells.count, layout.kv_heads, layout.value_dim, WORD])?;
             exactly("the range of cells", cells.at.bytes, &[cells.count, layout.cell_bytes()])
         }
-        Command::Attention { q, rows, shape, layout, cells, state, resume, end, .. } => {
+        Command::Attention { q, rows, shape, layout, cells, state, resume, end, phase, scratch, .. } => {
             exactly("q", q.bytes, &[*rows, shape.heads, shape.head_dim, WORD])?;
             exactly("the state", state.bytes, &[*rows, shape.heads, shape.value_dim + 2, WORD])?;
             if let AttentionEnd::Finish(out) = end {
                 exactly("the output", out.bytes, &[*rows, shape.heads, shape.value_dim, WORD])?;
             }
+            at_least("the scratch", scratch.bytes, scratch::attention(kind, *phase, *rows, shape))?;
             heads(shape, layout)?;
             consecutive(layout, cells, *resume)
         }

@@ -44,6 +44,11 @@ fn opened(event: &Event) -> (&Event, Option<&Clock>) {
     }
 }
 
+/// Whether the device got to the end of what was waited for: what failed has ended too, since what stands behind it never runs.
+fn ended<T>(result: &Result<T, CardError>) -> bool {
+    matches!(result, Ok(_) | Err(CardError::Failed { .. }))
+}
+
 impl LedgerCard {
     /// Watches `card`. All cards of a rig share one ledger.
     pub fn new(ledger: &Arc<Ledger>, card: Arc<dyn Card>) -> Self {
@@ -133,9 +138,8 @@ impl Card for LedgerCard {
         let mut state = self.ledger.lock();
         let line = state.stream(self.id(), on);
         self.card.wait(on, own, why)?;
-        if let Some(clock) = clock
-            && state.orders(why)
-        {
+        let orders = state.orders(why);
+        if let Some(clock) = clock.filter(|_| orders) {
             state.learn(line, clock);
         }
         Ok(())
@@ -144,9 +148,9 @@ impl Card for LedgerCard {
     fn finished(&self, event: &Event) -> Result<bool, CardError> {
         let (own, clock) = opened(event);
         let finished = self.card.finished(own);
-        // A failed event has ended too: what stood before it ran or never will.
         if let Some(clock) = clock
-            && !matches!(finished, Ok(false))
+            && finished != Ok(false)
+            && ended(&finished)
         {
             self.learn(clock);
         }
@@ -156,9 +160,8 @@ impl Card for LedgerCard {
     fn sync(&self, event: &Event, why: Why) -> Result<(), CardError> {
         let (own, clock) = opened(event);
         let result = self.card.sync(own, why);
-        if let Some(clock) = clock
-            && self.ledger.lock().orders(why)
-        {
+        let orders = self.ledger.lock().orders(why);
+        if let Some(clock) = clock.filter(|_| orders && ended(&result)) {
             self.learn(clock);
         }
         result
@@ -167,7 +170,8 @@ impl Card for LedgerCard {
     fn drain(&self, on: Stream, why: Why) -> Result<(), CardError> {
         let clock = self.stream_clock(on);
         let result = self.card.drain(on, why);
-        if self.ledger.lock().orders(why) {
+        let orders = self.ledger.lock().orders(why);
+        if orders && ended(&result) {
             self.learn(&clock);
         }
         result
@@ -175,9 +179,9 @@ impl Card for LedgerCard {
 
     fn recover(&self) -> Result<(), CardError> {
         let clocks = Stream::ALL.map(|on| self.stream_clock(on));
-        let result = self.card.recover();
+        self.card.recover()?;
         clocks.iter().for_each(|clock| self.learn(clock));
-        result
+        Ok(())
     }
 
     fn leases(&self) -> &Arc<Leases> {

@@ -129,7 +129,9 @@ impl State {
     fn thread(&mut self) -> Line {
         self.line(Place::Thread(this_thread()), || {
             let thread = std::thread::current();
-            thread.name().map_or_else(|| format!("host thread {}", this_thread()), |name| format!("host thread `{name}`"))
+            thread
+                .name()
+                .map_or_else(|| format!("host thread {}", this_thread()), |name| format!("host thread `{name}`"))
         })
     }
 
