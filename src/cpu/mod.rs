@@ -4,6 +4,7 @@
 mod activation;
 mod attention;
 mod disjoint;
+pub mod linear;
 mod norm;
 mod rope;
 #[cfg(test)]
