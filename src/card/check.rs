@@ -87,6 +87,9 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
         Command::Linear { x, rows, parts, scratch, .. } => linear(kind, x, *rows, parts, scratch),
         Command::Rope { x, rows, heads, head_dim, rope, .. } => {
             exactly("x", x.bytes, &[*rows, *heads, *head_dim, WORD])?;
+            if *heads == 0 || *head_dim == 0 {
+                return Err("rows of no elements cannot be rotated".to_owned());
+            }
             if rope.rotated % 2 != 0 || rope.rotated > *head_dim || rope.frequencies.len() != rope.rotated / 2 {
                 return Err(format!(
                     "{} of {head_dim} elements rotate with {} frequencies",

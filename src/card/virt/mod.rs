@@ -23,6 +23,7 @@ use super::command::Access;
 use super::timeline::Timeline;
 use super::{Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why, check};
 use crate::cpu::Team;
+use crate::cpu::linear::Isa;
 use crate::units::{Bytes, CardId};
 
 /// How a virtual card is made.
@@ -59,6 +60,7 @@ struct Shared {
     name: String,
     memory: Memory,
     team: Arc<Team>,
+    isa: Isa,
     links: Option<Links>,
     faults: Faults,
     timeline: Option<Timeline>,
@@ -134,6 +136,7 @@ impl VirtualCard {
             name,
             memory: Memory::new(id, budget),
             team,
+            isa: Isa::best(),
             links,
             faults,
             timeline,
