@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing)] // Every function checks its sizes once at its head; inner loops index what was checked.
 
 mod activation;
+mod attention;
 mod disjoint;
 pub mod linear;
 mod norm;
@@ -12,6 +13,7 @@ mod simd;
 mod team;
 
 pub use activation::{gated_activation, gated_activation_in_place};
+pub use attention::{CellSlice, Queries, attend, finish, merge, partials, store_kv};
 pub use disjoint::Disjoint;
 pub use norm::{rms_norm, rms_norm_in_place};
 pub use rope::rope;

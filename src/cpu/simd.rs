@@ -125,6 +125,8 @@ pub(crate) trait Lanes: Copy {
     /// Where the lanes hold `n + ROUND` for whole numbers `n` in -252..=254: two powers of two whose product is `2^n`. No
     /// single f32 reaches all of these.
     fn two_to(self) -> (Self, Self);
+    /// Lane `j` of vector `i` becomes lane `i` of vector `j`.
+    fn transpose(rows: [Self; LANES]) -> [Self; LANES];
     /// The eight values.
     fn to_array(self) -> [f32; LANES];
 
