@@ -76,7 +76,7 @@ struct Links {
 
 /// A command whose fields agree, whose spans lie aligned in this card's regions, and which writes nothing that it uses
 /// otherwise. Only [`Shared::check`] makes one.
-struct Checked(Command);
+struct Checked(Box<Command>);
 
 impl Checked {
     fn command(&self) -> &Command {
@@ -116,7 +116,7 @@ impl Shared {
                 Access::HostWrite(_) => {}
             }
         }
-        Ok(Checked(command))
+        Ok(Checked(Box::new(command)))
     }
 }
 
@@ -149,7 +149,7 @@ impl VirtualCard {
     }
 
     fn push(&self, on: Stream, item: Item) -> Result<(), CardError> {
-        if self.queues[on as usize].push(item) {
+        if self.queues.get(on as usize).is_some_and(|queue| queue.push(item)) {
             return Ok(());
         }
         Err(CardError::Device { card: self.shared.id, reason: format!("the {} stream's thread is gone", on.name()) })

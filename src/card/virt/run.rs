@@ -4,10 +4,10 @@
 use bytemuck::{AnyBitPattern, Pod};
 
 use super::{Checked, Shared};
-use crate::card::command::{Into, LinearPart};
+use crate::card::command::{AttentionEnd, Cells, Into, LinearPart};
 use crate::card::{Command, HostSpan, Span};
-use crate::cpu;
 use crate::cpu::linear::{self, Epilogue, Pick, Product};
+use crate::cpu::{self, CellSlice, Queries};
 
 /// Runs the command on the calling thread and the team.
 ///
@@ -48,6 +48,20 @@ pub(super) fn run(shared: &Shared, checked: &Checked) -> Result<(), String> {
             } else {
                 cpu::gated_activation(team, *activation, at.read(gate)?, up, at.write(out)?);
             }
+        }
+        Command::StoreKv { k, v, layout, cells } => {
+            cpu::store_kv(team, layout, at.read(k)?, at.read(v)?, at.write(&cells.at)?);
+        }
+        Command::Attention { q, rows, first, shape, layout, cells, state, resume, end, .. } => {
+            let queries = Queries { q: at.read(q)?, rows: *rows, first: *first, shape: *shape, layout: *layout };
+            let slice =
+                |cells: &Cells| Ok(CellSlice { bytes: at.read(&cells.at)?, first: cells.first, count: cells.count });
+            let cells = cells.iter().map(slice).collect::<Result<Vec<_>, String>>()?;
+            let out = match end {
+                AttentionEnd::Keep => None,
+                AttentionEnd::Finish(out) => Some(at.write(out)?),
+            };
+            cpu::attend(team, &queries, &cells, at.write(state)?, *resume, out);
         }
         _ => return Err("no".to_owned()),
     }

@@ -34,7 +34,9 @@ pub(super) fn tiles<'a>(layout: &CellLayout, slices: &[CellSlice<'a>]) -> Vec<Ti
     let mut next = slices.first().map_or(0, |slice| slice.first);
     for slice in slices.iter().filter(|slice| slice.count > 0) {
         assert!(
-            slice.first == next && slice.first.is_multiple_of(ATTENTION_TILE) && slice.bytes.len() == slice.count * cell,
+            slice.first == next
+                && slice.first.is_multiple_of(ATTENTION_TILE)
+                && slice.bytes.len() == slice.count * cell,
             "attention: {} cells of {cell} bytes at cell {} in {} bytes, after the cells up to {next}",
             slice.count,
             slice.first,

@@ -11,7 +11,8 @@ use crate::ops::{CellLayout, KvType};
 /// # Panics
 /// When the three do not hold the same number of rows.
 pub fn store_kv(team: &Team, layout: &CellLayout, k: &[f32], v: &[f32], cells: &mut [u8]) {
-    let (cell, k_row, v_row) = (layout.cell_bytes(), layout.kv_heads * layout.head_dim, layout.kv_heads * layout.value_dim);
+    let (cell, k_row, v_row) =
+        (layout.cell_bytes(), layout.kv_heads * layout.head_dim, layout.kv_heads * layout.value_dim);
     let count = cells.len() / cell;
     assert!(
         cells.len() == count * cell && k.len() == count * k_row && v.len() == count * v_row,

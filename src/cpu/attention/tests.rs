@@ -117,7 +117,10 @@ fn results_are_those_of_the_definition() {
                 let case = case(index as u64 * 10, kind, sizes, first, rows);
                 for (at, (found, wanted)) in case.attend(&team).iter().zip(case.reference()).enumerate() {
                     let error = (f64::from(*found) - wanted).abs();
-                    assert!(error < 5e-6, "{sizes:?} {kind:?} {rows} rows at {first}, element {at}: {found}, not {wanted}");
+                    assert!(
+                        error < 5e-6,
+                        "{sizes:?} {kind:?} {rows} rows at {first}, element {at}: {found}, not {wanted}"
+                    );
                 }
             }
         }
@@ -169,7 +172,10 @@ fn workers_rows_slices_and_resume_points_change_nothing() {
             }
         }
     }
-    println!("worker counts {}, rows alone {}, resumed {}, merged from partials {}", counts[0], counts[1], counts[2], counts[3]);
+    println!(
+        "worker counts {}, rows alone {}, resumed {}, merged from partials {}",
+        counts[0], counts[1], counts[2], counts[3]
+    );
     assert!(counts.iter().all(|count| *count > 0));
 }
 

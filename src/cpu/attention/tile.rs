@@ -68,7 +68,8 @@ pub(super) fn partial<L: Lanes>(queries: &[Query<'_>], scale: f32, tile: &Widene
 
     for (index, query) in queries.iter().enumerate() {
         let weights = &mut out.weights[index * ATTENTION_TILE..][..ATTENTION_TILE];
-        (out.max[index], out.sum[index]) = softmax::<L>(&mut weights[..query.seen.next_multiple_of(LANES)], query.seen, scale);
+        (out.max[index], out.sum[index]) =
+            softmax::<L>(&mut weights[..query.seen.next_multiple_of(LANES)], query.seen, scale);
     }
 
     let weights = out.weights.as_ptr();

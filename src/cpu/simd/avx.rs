@@ -61,9 +61,7 @@ impl Lanes for Avx {
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u8) {
         // SAFETY: the CPU has F16C; the caller gives room for sixteen bytes.
-        unsafe {
-            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(self.0))
-        }
+        unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(self.0)) }
     }
 
     #[inline(always)]
@@ -135,9 +133,8 @@ impl Lanes for Avx {
     fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
         // SAFETY: the CPU has AVX (see the type).
         unsafe {
-            let pairs = |a: usize| {
-                (_mm256_unpacklo_ps(rows[a].0, rows[a + 1].0), _mm256_unpackhi_ps(rows[a].0, rows[a + 1].0))
-            };
+            let pairs =
+                |a: usize| (_mm256_unpacklo_ps(rows[a].0, rows[a + 1].0), _mm256_unpackhi_ps(rows[a].0, rows[a + 1].0));
             let ((a0, a1), (b0, b1), (c0, c1), (d0, d1)) = (pairs(0), pairs(2), pairs(4), pairs(6));
             let fours = |a: __m256, b: __m256| {
                 (_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b))
