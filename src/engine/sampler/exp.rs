@@ -39,13 +39,8 @@ mod tests {
     #[test]
     fn its_bits_are_fixed() {
         let bits = [-0.1, -1.0, -2.5, -33.3, -699.0].map(|x| exp(x).to_bits());
-        let fixed = [
-            0x3fecf46d99d52b3a,
-            0x3fd78b56362cef38,
-            0x3fb50385c094f425,
-            0x3cef165bb9b59d94,
-            0x00e78694fe9f73cc,
-        ];
+        let fixed =
+            [0x3fecf46d99d52b3a, 0x3fd78b56362cef38, 0x3fb50385c094f425, 0x3cef165bb9b59d94, 0x00e78694fe9f73cc];
         assert_eq!(bits, fixed);
     }
 }
