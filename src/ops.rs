@@ -1,4 +1,7 @@
-//! The shared vocabulary of what a model computes: rope, activation, router rule, attention shape, cache type.
+//! The shared vocabulary of what a model computes: rope, activation, router rule, attention shape, cache type, expert blobs.
+
+use crate::quant::QuantType;
+use crate::units::ExpertId;
 
 /// Which elements of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,3 +135,79 @@ impl CellLayout {
 /// Cells of one attention tile. Softmax runs tile by tile in absolute cell numbers (`0..64`, `64..128`, ...), so that where a
 /// cell is kept and how its neighbours arrived never changes a sum.
 pub const ATTENTION_TILE: usize = 64;
+
+/// The shape and formats of one layer's expert blobs: `gate | up | down` at these offsets, each `[rows, cols]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobLayout {
+    /// Width of the model: inputs of gate and up, outputs of down.
+    pub width: usize,
+    /// Hidden units of an expert: outputs of gate and up, inputs of down.
+    pub hidden: usize,
+    /// Format of gate, up and down.
+    pub types: [QuantType; 3],
+    /// Byte offset of gate, up and down inside the blob.
+    pub offsets: [usize; 3],
+    /// Bytes of the blob.
+    pub bytes: usize,
+    /// The gate function.
+    pub activation: Activation,
+}
+
+/// Each part of a blob, and each blob, begins at a multiple of this many bytes.
+pub const BLOB_ALIGNMENT: usize = 256;
+
+impl BlobLayout {
+    /// The layout of gate, up and down matrices of these types and sizes in bytes: one after the other, each padded to
+    /// [`BLOB_ALIGNMENT`].
+    pub fn new(width: usize, hidden: usize, activation: Activation, parts: [(QuantType, usize); 3]) -> Self {
+        let mut bytes = 0;
+        let offsets = parts.map(|(_, part)| {
+            let offset = bytes;
+            bytes = (bytes + part).next_multiple_of(BLOB_ALIGNMENT);
+            offset
+        });
+        Self { width, hidden, types: parts.map(|(ty, _)| ty), offsets, bytes, activation }
+    }
+}
+
+/// A set of experts of one layer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExpertSet(pub Vec<u64>);
+
+impl ExpertSet {
+    /// The set of these experts out of `experts`.
+    pub fn new(experts: usize, members: impl IntoIterator<Item = ExpertId>) -> Self {
+        let mut set = Self(vec![0; experts.div_ceil(64)]);
+        for member in members {
+            if let Some(word) = set.0.get_mut(member.0 as usize / 64) {
+                *word |= 1 << (member.0 % 64);
+            }
+        }
+        set
+    }
+
+    /// The set in the little endian words that a router writes.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
+    /// Whether the expert is in the set.
+    pub fn contains(&self, expert: ExpertId) -> bool {
+        self.0.get(expert.0 as usize / 64).is_some_and(|word| word >> (expert.0 % 64) & 1 == 1)
+    }
+
+    /// Number of members.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether no expert is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Bytes of the mapped words of a layer with `experts` experts.
+    pub const fn bytes(experts: usize) -> usize {
+        experts.div_ceil(64) * 8
+    }
+}

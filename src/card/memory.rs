@@ -1,0 +1,333 @@
+//! Card memory and page-locked host memory, and spans of both.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::watch::{HostAccess, Watcher};
+use super::{CardError, LeaseId};
+use crate::units::{Bytes, CardId};
+
+/// Identifies an allocation of a card; unique in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u64);
+
+/// An allocation in card memory. It lives as long as its card.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// The card that holds it.
+    pub card: CardId,
+    /// Its identity.
+    pub id: RegionId,
+    /// Its size.
+    pub bytes: usize,
+    /// What it is for, for messages.
+    pub what: Arc<str>,
+}
+
+/// Bytes of a card's region: what commands read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The card.
+    pub card: CardId,
+    /// The region.
+    pub region: RegionId,
+    /// First byte inside the region.
+    pub offset: usize,
+    /// Length in bytes.
+    pub bytes: usize,
+    /// The lease through which the bytes are used, if they are borrowed.
+    pub lease: Option<LeaseId>,
+}
+
+static NEXT_REGION: AtomicU64 = AtomicU64::new(1);
+
+impl RegionId {
+    /// A fresh id.
+    pub fn fresh() -> Self {
+        Self(NEXT_REGION.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Region {
+    /// All of the region.
+    pub fn whole(&self) -> Span {
+        Span { card: self.card, region: self.id, offset: 0, bytes: self.bytes, lease: None }
+    }
+
+    /// `bytes` of it from `offset`.
+    pub fn span(&self, offset: usize, bytes: usize) -> Span {
+        self.whole().part(offset, bytes)
+    }
+}
+
+impl Span {
+    /// `bytes` of the span from `offset` bytes into it.
+    ///
+    /// # Panics
+    /// In debug builds when the part does not lie inside; in all builds a card refuses a span outside its region.
+    pub fn part(&self, offset: usize, bytes: usize) -> Self {
+        debug_assert!(offset + bytes <= self.bytes, "{offset} + {bytes} of {} bytes", self.bytes);
+        Self { offset: self.offset + offset, bytes, ..*self }
+    }
+
+    /// Rows `range` of a matrix of `row_bytes` each that starts the span.
+    pub fn rows(&self, range: Range<usize>, row_bytes: usize) -> Self {
+        self.part(range.start * row_bytes, range.len() * row_bytes)
+    }
+
+    /// The same bytes used through a lease.
+    pub fn leased(&self, lease: LeaseId) -> Self {
+        Self { lease: Some(lease), ..*self }
+    }
+}
+
+/// Something that keeps host memory page-locked; dropping it unlocks. Cards that can lock memory give one.
+pub trait PageLock: Send + Sync {
+    /// Locks the memory for all cards of the process and returns the guard.
+    ///
+    /// # Errors
+    /// What the driver said.
+    ///
+    /// # Safety
+    /// `start..start + bytes` stays allocated until the guard is dropped.
+    unsafe fn lock(&self, start: *mut u8, bytes: usize) -> Result<Box<dyn Send + Sync>, String>;
+}
+
+/// Where host buffers come from: one maker a rig, so that its watcher sees every buffer.
+#[derive(Clone, Default)]
+pub struct HostMemory {
+    watcher: Watcher,
+    lock: Option<Arc<dyn PageLock>>,
+}
+
+/// What keeps the bytes where they are.
+enum Backing {
+    Empty,
+    Owned { _pages: memmap2::MmapMut },
+    Mapped { _file: Arc<memmap2::Mmap> },
+}
+
+struct HostInner {
+    id: RegionId,
+    what: Arc<str>,
+    start: NonNull<u8>,
+    bytes: usize,
+    sealed: AtomicBool,
+    watcher: Watcher,
+    lock: Option<Box<dyn Send + Sync>>,
+    // Last: fields are dropped in this order, and the lock ends before its memory does.
+    _backing: Backing,
+}
+
+// SAFETY: the memory is plain bytes. Who may touch which bytes when is the protocol's business: commands are ordered by events,
+// host accesses by drains and messages, and the ledger proves it; sealed memory is only read.
+unsafe impl Send for HostInner {}
+// SAFETY: as above.
+unsafe impl Sync for HostInner {}
+
+/// Host memory that cards copy from and to; page-locked where a card can lock it. Clones share the memory.
+#[derive(Clone)]
+pub struct HostBuf(Arc<HostInner>);
+
+/// Bytes of a host buffer; keeps the buffer alive.
+#[derive(Clone, Debug)]
+pub struct HostSpan {
+    buf: HostBuf,
+    offset: usize,
+    bytes: usize,
+}
+
+/// Zeroed, page-aligned memory that the system gives page by page when it is first touched; large memory on large pages where
+/// the system has them.
+pub(super) fn zeroed_pages(bytes: usize) -> std::io::Result<memmap2::MmapMut> {
+    let pages = memmap2::MmapMut::map_anon(bytes)?;
+    #[cfg(target_os = "linux")]
+    if bytes >= LARGE {
+        // Only advice: a system without large pages says no and nothing is lost.
+        let _ = pages.advise(memmap2::Advice::HugePage);
+    }
+    Ok(pages)
+}
+
+/// From this size on, large pages save more time than the rest of the last one wastes.
+#[cfg(target_os = "linux")]
+const LARGE: usize = 16 << 20;
+
+impl HostMemory {
+    /// A maker whose buffers report host accesses to `watcher` and are locked by `lock`.
+    pub fn new(watcher: Watcher, lock: Option<Arc<dyn PageLock>>) -> Self {
+        Self { watcher, lock }
+    }
+
+    /// The watcher of host accesses and messages.
+    pub fn watcher(&self) -> &Watcher {
+        &self.watcher
+    }
+
+    /// Zeroed memory of `bytes` (zero is legal), page-locked if a card can. A refused lock is reported by
+    /// [`HostBuf::is_locked`], not an error.
+    ///
+    /// # Errors
+    /// [`CardError::HostMemory`] when the system has no such memory.
+    pub fn alloc(&self, bytes: usize, what: &str) -> Result<HostBuf, CardError> {
+        let (start, backing) = if bytes == 0 {
+            (NonNull::dangling(), Backing::Empty)
+        } else {
+            let mut pages = zeroed_pages(bytes).map_err(|e| CardError::HostMemory {
+                what: what.to_owned(),
+                wanted: Bytes(bytes as u64),
+                reason: e.to_string(),
+            })?;
+            let start = NonNull::new(pages.as_mut_ptr()).unwrap_or(NonNull::dangling());
+            (start, Backing::Owned { _pages: pages })
+        };
+        let mut inner = HostInner {
+            id: RegionId::fresh(),
+            what: what.into(),
+            start,
+            bytes,
+            sealed: AtomicBool::new(false),
+            watcher: self.watcher.clone(),
+            lock: None,
+            _backing: backing,
+        };
+        if let Some(lock) = &self.lock
+            && bytes > 0
+        {
+            // SAFETY: `HostInner` drops the guard before the memory.
+            inner.lock = unsafe { lock.lock(start.as_ptr(), bytes) }.ok();
+        }
+        Ok(HostBuf(Arc::new(inner)))
+    }
+
+    /// A mapped file as a sealed buffer: read in place, never locked.
+    pub fn map(&self, file: &Arc<memmap2::Mmap>, what: &str) -> HostBuf {
+        let start = NonNull::new(file.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        HostBuf(Arc::new(HostInner {
+            id: RegionId::fresh(),
+            what: what.into(),
+            start,
+            bytes: file.len(),
+            sealed: AtomicBool::new(true),
+            watcher: self.watcher.clone(),
+            lock: None,
+            _backing: Backing::Mapped { _file: Arc::clone(file) },
+        }))
+    }
+}
+
+impl HostBuf {
+    /// Its identity; shares the id space of card regions.
+    pub fn id(&self) -> RegionId {
+        self.0.id
+    }
+
+    /// What it is for.
+    pub fn what(&self) -> &Arc<str> {
+        &self.0.what
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// Whether it is page-locked.
+    pub fn is_locked(&self) -> bool {
+        self.0.lock.is_some()
+    }
+
+    /// Ends all writing: from now on the memory is only read, by anyone.
+    pub fn seal(&self) {
+        self.0.sealed.store(true, Ordering::Release);
+    }
+
+    /// Whether writing has ended.
+    pub fn is_sealed(&self) -> bool {
+        self.0.sealed.load(Ordering::Acquire)
+    }
+
+    /// `bytes` from `offset`, or `None` outside the buffer.
+    pub fn span(&self, offset: usize, bytes: usize) -> Option<HostSpan> {
+        let end = offset.checked_add(bytes)?;
+        (end <= self.0.bytes).then(|| HostSpan { buf: self.clone(), offset, bytes })
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> HostSpan {
+        HostSpan { buf: self.clone(), offset: 0, bytes: self.0.bytes }
+    }
+}
+
+impl std::fmt::Debug for HostBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "host buffer `{}` of {}", self.0.what, Bytes(self.0.bytes as u64))
+    }
+}
+
+impl HostSpan {
+    /// The buffer.
+    pub fn buf(&self) -> &HostBuf {
+        &self.buf
+    }
+
+    /// First byte inside the buffer.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// `bytes` of the span from `offset` bytes into it, or `None` outside.
+    pub fn part(&self, offset: usize, bytes: usize) -> Option<Self> {
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes).then(|| Self { buf: self.buf.clone(), offset: self.offset + offset, bytes })
+    }
+
+    /// The bytes of sealed memory; `None` while the buffer may still be written.
+    pub fn sealed(&self) -> Option<&[u8]> {
+        // SAFETY: the span lies inside the buffer, and a sealed buffer is never written again (`write` refuses, cards refuse
+        // commands that write it).
+        self.buf.is_sealed().then(|| unsafe { std::slice::from_raw_parts(self.start(), self.bytes) })
+    }
+
+    /// The host reads the bytes: they must be ordered after every command and thread that wrote them.
+    ///
+    /// # Errors
+    /// [`CardError::Unordered`] from a watching ledger.
+    pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CardError> {
+        self.buf.0.watcher.host_access(self, HostAccess::Read)?;
+        // SAFETY: the span lies inside the buffer; the caller orders it after all writers, which the ledger checks.
+        Ok(read(unsafe { std::slice::from_raw_parts(self.start(), self.bytes) }))
+    }
+
+    /// The host writes the bytes: they must be ordered after every command and thread that used them.
+    ///
+    /// # Errors
+    /// [`CardError::Unordered`] from a watching ledger, [`CardError::HostMemory`] for a sealed buffer.
+    pub fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Result<R, CardError> {
+        if self.buf.is_sealed() {
+            return Err(CardError::HostMemory {
+                what: self.buf.what().to_string(),
+                wanted: Bytes(self.bytes as u64),
+                reason: "it is sealed".to_owned(),
+            });
+        }
+        self.buf.0.watcher.host_access(self, HostAccess::Write)?;
+        // SAFETY: the span lies inside the buffer, which is not sealed; the caller orders it after all users, which the ledger
+        // checks.
+        Ok(write(unsafe { std::slice::from_raw_parts_mut(self.start(), self.bytes) }))
+    }
+
+    /// The address of the first byte, for cards.
+    pub fn start(&self) -> *mut u8 {
+        // SAFETY: `offset` is at most the buffer's size.
+        unsafe { self.buf.0.start.as_ptr().add(self.offset) }
+    }
+}
