@@ -1,4 +1,5 @@
 use super::TokenId;
+use crate::gguf::MetadataError;
 
 /// What can go wrong between text and tokens.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -23,6 +24,9 @@ pub enum TextError {
     /// The file has no tokenizer, and text was asked for.
     #[error("this model has no tokenizer (tokenizer.ggml.model is \"none\" or absent): give token ids instead of text")]
     NoTokenizer,
+    /// A metadata key has another type than it must have.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
     /// A key that the tokenizer cannot do without.
     #[error("{key} is missing: the model file was written without it; convert the model again or use another file")]
     MissingKey {

@@ -23,11 +23,9 @@ const QWEN35: &str =
     concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 const GPT4O: &str = concat!(
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:",
-    contractions!(),
-    r")?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:",
-    contractions!(),
-    r")?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
 );
 
 /// One family of models that cut words alike.
@@ -61,11 +59,12 @@ const FAMILIES: &[Family] = &[
         add_bos: true,
     },
     Family {
-        names: &["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"],
+        names: &["chatglm-bpe", "dbrx", "smaug-bpe"],
         passes: &[(LLAMA3, Spaces::GiveAfterLines)],
         ignore_merges: false,
         add_bos: false,
     },
+    Family { names: &["glm4"], passes: &[(LLAMA3, Spaces::GiveAfterLines)], ignore_merges: true, add_bos: false },
     Family {
         names: &["qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo"],
         passes: &[(QWEN2, Spaces::GiveAfterLines)],
@@ -133,7 +132,7 @@ impl Split {
             Ok(Pass { pattern, spaces })
         });
         Ok(Self {
-            passes: passes.collect::<Result<_, _>>()?,
+            passes: passes.collect::<Result<_, TextError>>()?,
             ignore_merges: family.ignore_merges,
             add_bos: family.add_bos,
         })

@@ -78,7 +78,7 @@ impl Spm {
                 problem: format!("no token for the byte 0x{byte:02X} and no unknown token"),
             })
         });
-        let bytes = bytes.collect::<Result<_, _>>()?;
+        let bytes = bytes.collect::<Result<_, TextError>>()?;
         Ok(Self { ids, scores: vocabulary.scores.clone(), bytes })
     }
 

@@ -121,6 +121,9 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::NoTokenizer`] if the model has none.
     pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> Result<Vec<TokenId>, TextError> {
+        if matches!(self.kind, Kind::None) {
+            return Err(TextError::NoTokenizer);
+        }
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         if ends == Ends::Added && self.add_bos {
             out.extend(self.bos);
@@ -129,8 +132,8 @@ impl Tokenizer {
         let mut after_token = true;
         for part in parts {
             match (part, &self.kind) {
-                (_, Kind::None) => return Err(TextError::NoTokenizer),
                 (Part::Token(id), _) => out.push(id),
+                (Part::Text(_), Kind::None) => {}
                 (Part::Text(text), Kind::Bpe(bpe)) => bpe.encode(text, &mut out)?,
                 (Part::Text(text), Kind::Spm(spm)) => {
                     let mut spaced = String::with_capacity(text.len() + 8);

@@ -1,4 +1,5 @@
-use super::TokenId;
+use super::{TextError, TokenId};
+use crate::gguf::{FromValue, Gguf, Metadata, MetadataError, Strings};
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -70,4 +71,55 @@ pub struct Vocabulary {
     pub add_space_prefix: Option<bool>,
     /// `tokenizer.chat_template`.
     pub chat_template: Option<String>,
+}
+
+impl Vocabulary {
+    /// Reads the vocabulary of a model file. A file without one gives an empty vocabulary.
+    ///
+    /// # Errors
+    /// A key of another type than it must have, by name and place.
+    pub fn from_gguf(file: &Gguf) -> Result<Self, TextError> {
+        Ok(Self::from_metadata(file.metadata())?)
+    }
+
+    fn from_metadata(metadata: &Metadata) -> Result<Self, MetadataError> {
+        let strings = |key: &str| -> Result<Vec<String>, MetadataError> {
+            let strings = metadata.find::<Strings<'_>>(key)?;
+            Ok(strings.map(|strings| strings.map(str::to_owned).collect()).unwrap_or_default())
+        };
+        let text = |key: &str| Ok(metadata.find::<&str>(key)?.map(str::to_owned));
+        // Converters write -1 for a token that the model does not have.
+        let id = |key: &str| match metadata.find::<i64>(key) {
+            Ok(Some(-1)) => Ok(None),
+            _ => metadata.find::<TokenId>(key),
+        };
+        let flag = |key: &str| metadata.find::<bool>(key);
+        let types: Vec<i64> = list(metadata, "tokenizer.ggml.token_type")?;
+        Ok(Self {
+            model: text("tokenizer.ggml.model")?.unwrap_or_default(),
+            pre: text("tokenizer.ggml.pre")?,
+            tokens: strings("tokenizer.ggml.tokens")?,
+            scores: list(metadata, "tokenizer.ggml.scores")?,
+            token_types: types.into_iter().map(TokenType::from_number).collect(),
+            merges: strings("tokenizer.ggml.merges")?,
+            bos: id("tokenizer.ggml.bos_token_id")?,
+            eos: id("tokenizer.ggml.eos_token_id")?,
+            eot: id("tokenizer.ggml.eot_token_id")?,
+            eom: id("tokenizer.ggml.eom_token_id")?,
+            unk: id("tokenizer.ggml.unknown_token_id")?,
+            pad: id("tokenizer.ggml.padding_token_id")?,
+            add_bos: flag("tokenizer.ggml.add_bos_token")?,
+            add_eos: flag("tokenizer.ggml.add_eos_token")?,
+            add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?,
+            chat_template: text("tokenizer.chat_template")?,
+        })
+    }
+}
+
+/// A list that may be missing.
+fn list<'a, T>(metadata: &'a Metadata, key: &str) -> Result<Vec<T>, MetadataError>
+where
+    Vec<T>: FromValue<'a>,
+{
+    Ok(metadata.find::<Vec<T>>(key)?.unwrap_or_default())
 }
