@@ -21,7 +21,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("model", 4, &["units", "ops", "quant", "gguf"]),
     ("text", 4, &["units", "ops", "quant", "gguf"]),
     ("synth", 4, &["units", "ops", "quant", "gguf"]),
-    ("plan", 5, &["units", "ops", "quant", "gguf", "topology", "model"]),
+    ("plan", 5, &["units", "ops", "quant", "gguf", "topology", "card", "model"]),
     ("engine", 6, &["units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "plan"]),
     ("generate", 7, BELOW_SEVEN),
     ("server", 8, BELOW_EIGHT),
