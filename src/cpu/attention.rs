@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::simd::{Kernel, Lanes};
-use super::{Disjoint, Simd, Team};
+use super::{Disjoint, Isa, Team};
 use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout};
 pub use cells::CellSlice;
 use cells::{Tile, Widened, tiles, value_stride};
@@ -111,7 +111,7 @@ pub fn attend(
             // The last rows see the most: they come first.
             let (kv_head, index) = (part % kv_heads, blocks - 1 - part / kv_heads);
             let rows = index * rows..queries.rows.min((index + 1) * rows);
-            Simd::detect().run(Part { queries, tiles: &tiles, rows, kv_head, to: To::State(&disjoint) });
+            Isa::best().run(Part { queries, tiles: &tiles, rows, kv_head, to: To::State(&disjoint) });
         });
     } else {
         attend_in_pieces(team, queries, &tiles, state);
@@ -158,7 +158,7 @@ fn partials_of(team: &Team, queries: &Queries<'_>, tiles: &[Tile<'_>], out: &mut
         let first = piece * each;
         let tiles = &tiles[first..tiles.len().min(first + each)];
         let rows = 0..queries.rows;
-        Simd::detect().run(Part { queries, tiles, rows, kv_head, to: To::Partials { out: &out, first } });
+        Isa::best().run(Part { queries, tiles, rows, kv_head, to: To::Partials { out: &out, first } });
     });
 }
 
@@ -172,7 +172,7 @@ pub fn merge(team: &Team, queries: &Queries<'_>, partials: &[f32], state: &mut [
     assert!(tile > 0 && partials.len().is_multiple_of(tile), "attention: {} floats of partials", partials.len());
     let each = team.share(queries.rows * queries.shape.heads, 2);
     team.for_chunks(partials.len() * 2, state, each * stride, |index, states| {
-        Simd::detect().run(Merge { partials, first: index * each * stride, tile, stride, states });
+        Isa::best().run(Merge { partials, first: index * each * stride, tile, stride, states });
     });
 }
 
@@ -187,7 +187,7 @@ pub fn finish(team: &Team, queries: &Queries<'_>, state: &[f32], out: &mut [f32]
     let each = team.share(heads, 4);
     team.for_chunks(out.len() * 4, out, each * dim, |index, out| {
         let states = &state[index * each * stride..][..out.len() / dim * stride];
-        Simd::detect().run(Finish { states, stride, out, dim });
+        Isa::best().run(Finish { states, stride, out, dim });
     });
 }
 

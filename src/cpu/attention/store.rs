@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::cpu::simd::{Kernel, LANES, Lanes};
-use crate::cpu::{Simd, Team};
+use crate::cpu::{Isa, Team};
 use crate::ops::{CellLayout, KvType};
 
 /// Writes one cell for each row of `k` (f32 `[count, kv_heads * head_dim]`) and `v` (f32 `[count, kv_heads * value_dim]`) to
@@ -26,7 +26,7 @@ pub fn store_kv(team: &Team, layout: &CellLayout, k: &[f32], v: &[f32], cells: &
         let rows = index * part..index * part + cells.len() / cell;
         let (k, v) = (&k[rows.start * k_row..rows.end * k_row], &v[rows.start * v_row..rows.end * v_row]);
         for ((cell, k), v) in cells.chunks_exact_mut(cell).zip(k.chunks_exact(k_row)).zip(v.chunks_exact(v_row)) {
-            Simd::detect().run(Cell { layout, k, v, cell });
+            Isa::best().run(Cell { layout, k, v, cell });
         }
     });
 }

@@ -197,7 +197,7 @@ fn later_cells_do_not_matter() {
 
 #[test]
 fn both_builds_give_the_same_bits() {
-    sample::both_builds(|simd, seed| {
+    sample::both_builds(|isa, seed| {
         let kind = [KvType::F32, KvType::F16, KvType::Int8][seed as usize % 3];
         let case = case(seed, kind, SIZES[seed as usize % SIZES.len()], seed as usize % 90, 1 + seed as usize % 5);
         let queries = case.queries(0..case.rows);
@@ -207,14 +207,14 @@ fn both_builds_give_the_same_bits() {
         let out = Disjoint::new(&mut found);
         for kv_head in 0..case.shape.kv_heads {
             let to = To::Partials { out: &out, first: 0 };
-            simd.run(Part { queries: &queries, tiles: &tiles, rows: 0..case.rows, kv_head, to });
+            isa.run(Part { queries: &queries, tiles: &tiles, rows: 0..case.rows, kv_head, to });
         }
         let mut state = vec![0.0; queries.state_len()];
         let (tile, stride) = (state.len(), queries.state_stride());
         state.chunks_exact_mut(stride).for_each(state::set_up);
-        simd.run(Merge { partials: &found, first: 0, tile, stride, states: &mut state });
+        isa.run(Merge { partials: &found, first: 0, tile, stride, states: &mut state });
         let mut out = vec![0.0; case.out_len()];
-        simd.run(Finish { states: &state, stride, out: &mut out, dim: case.shape.value_dim });
+        isa.run(Finish { states: &state, stride, out: &mut out, dim: case.shape.value_dim });
         found.extend(state);
         found.extend(out);
         found
@@ -225,13 +225,13 @@ fn both_builds_give_the_same_bits() {
 fn cells_are_written_alike_in_both_builds() {
     let before = case(1, KvType::F16, [2, 2, 20, 12], 0, 300).cells;
     assert!(!before.is_empty());
-    sample::both_builds(|simd, seed| {
+    sample::both_builds(|isa, seed| {
         let kind = [KvType::F32, KvType::F16, KvType::Int8][seed as usize % 3];
         let layout = CellLayout { kind, kv_heads: 3, head_dim: 1 + seed as usize % 70, value_dim: 12 };
         let k: Vec<f32> = sample::floats(seed, 3 * layout.head_dim).iter().map(|x| x * 1e5).collect();
         let v = sample::floats(seed + 1, 3 * layout.value_dim);
         let mut cell = vec![0xAA; layout.cell_bytes()];
-        simd.run(store::Cell { layout: &layout, k: &k, v: &v, cell: &mut cell });
+        isa.run(store::Cell { layout: &layout, k: &k, v: &v, cell: &mut cell });
         cell.into_iter().map(f32::from).collect()
     });
 }

@@ -1,5 +1,4 @@
 //! [`Lanes`] in AVX2, FMA and F16C.
-#![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::*;
 
