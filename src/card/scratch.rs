@@ -21,9 +21,7 @@ pub fn linear(kind: CardKind, rows: usize, cols: usize) -> usize {
 /// to use one same expert.
 pub fn experts(kind: CardKind, rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
     match kind {
-        CardKind::Virtual => {
-            linear(kind, rows, layout.width) + rows * layout.hidden * 4 * 2 + linear(kind, rows, layout.hidden)
-        }
+        CardKind::Virtual => crate::cpu::experts_scratch(rows, top_k, layout),
         CardKind::Cuda => {
             let entries = rows * top_k;
             halves(rows, layout.width)
