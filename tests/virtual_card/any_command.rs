@@ -88,7 +88,7 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
             Command::Linear {
                 x: at.words(rows * cols),
                 rows,
-                parts: (0..heads).map(part).collect(),
+                parts: (1..=heads).map(part).collect(),
                 into: if flag { Into::Add } else { Into::Store },
                 phase: Phase::Prompt,
                 scratch: at.bytes(scratch::linear(CardKind::Virtual, rows, cols)),
