@@ -3,10 +3,8 @@
 use super::CardKind;
 use super::command::{BlobLayout, Phase};
 use crate::cpu::experts_scratch;
-use crate::cpu::linear::{Formats, scratch_bytes};
 use crate::cpu::linear::{Formats, scratch_bytes as quantised_rows};
 use crate::ops::{ATTENTION_TILE, AttentionShape};
-use crate::quant::QuantType;
 use crate::quant::QuantType;
 
 /// Alignment of the parts of a scratch span.
