@@ -1,4 +1,4 @@
-//! Formats that are multiplied as floats: F32, F16, BF16, and all that is dequantised first.
+//! Formats that are multiplied as floats: F32, F16, BF16.
 
 use std::arch::x86_64::*;
 
@@ -9,8 +9,6 @@ use crate::quant::{QuantType, dequantize};
 pub(super) struct F32;
 pub(super) struct F16;
 pub(super) struct BF16;
-/// Any format with blocks of 256, through its exact values.
-pub(super) struct Dequantised(pub(super) QuantType);
 
 /// # Safety
 /// AVX2 exists.
@@ -36,7 +34,7 @@ impl Block for F32 {
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight floats.
         unsafe { feed_floats(rows, x_at, sink) }
     }
@@ -47,7 +45,7 @@ impl Block for F16 {
     const BYTES: usize = 16;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight halves, 16 bytes.
         unsafe {
             let mut w = [_mm256_setzero_ps(); 8];
@@ -64,7 +62,7 @@ impl Block for BF16 {
     const BYTES: usize = 16;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight 16-bit floats.
         unsafe {
             let mut w = [_mm256_setzero_ps(); 8];
@@ -73,31 +71,6 @@ impl Block for BF16 {
                 w[1] = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32)));
             }
             sink.take(x_at, &Floats { w });
-        }
-    }
-}
-
-impl Block for Dequantised {
-    const LEN: usize = 256;
-    const BYTES: usize = 0;
-
-    fn bytes(&self) -> usize {
-        self.0.block_bytes()
-    }
-
-    #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
-        let mut values = [[0.0_f32; 256]; 8];
-        // SAFETY: each row points at a block of this format; the copies have 256 floats each.
-        unsafe {
-            for (row, values) in rows.iter().zip(&mut values) {
-                let fits = dequantize(self.0, std::slice::from_raw_parts(*row, self.0.block_bytes()), values);
-                debug_assert!(fits.is_ok());
-            }
-            for k in (0..256).step_by(8) {
-                let rows = std::array::from_fn(|i| values[i].as_ptr().add(k).cast());
-                feed_floats(&rows, x_at + 4 * k, sink);
-            }
         }
     }
 }
