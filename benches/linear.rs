@@ -36,7 +36,10 @@ fn products(c: &mut Criterion) {
                 let mut y = vec![0.0; rows * outs];
                 let mut scratch = vec![0; scratch_bytes(Formats::of([ty]), rows, cols)];
                 let mut group = c.benchmark_group(format!("{ty} {cols}x{outs}"));
-                group.sample_size(10).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(800));
+                group
+                    .sample_size(10)
+                    .warm_up_time(Duration::from_millis(200))
+                    .measurement_time(Duration::from_millis(800));
                 group.throughput(match rows {
                     1 => Throughput::BytesDecimal(bytes as u64),
                     _ => Throughput::Elements(2 * (rows * cols * outs) as u64),
