@@ -22,7 +22,7 @@ pub fn command(kind: CardKind, command: &Command, accesses: &[Access]) -> Result
 ///
 /// # Errors
 /// [`CardError::Unordered`] that names the first ended lease.
-pub fn leases<'a>(
+pub fn leases(
     leases: &Leases,
     (card, on, command): (CardId, Stream, &str),
     accesses: &[Access],
@@ -87,7 +87,11 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
         Command::Linear { x, rows, parts, scratch, .. } => linear(kind, x, *rows, parts, scratch),
         Command::Rope { x, rows, heads, head_dim, rope, .. } => {
             exactly("x", x.bytes, &[*rows, *heads, *head_dim, WORD])?;
-            if rope.rotated % 2 != 0 || rope.rotated > *head_dim || rope.frequencies.len() != rope.rotated / 2 {
+            if *heads == 0 || *head_dim == 0 {
+                return Err("rows of no elements cannot be rotated".to_owned());
+            }
+            if !rope.rotated.is_multiple_of(2) || rope.rotated > *head_dim || rope.frequencies.len() != rope.rotated / 2
+            {
                 return Err(format!(
                     "{} of {head_dim} elements rotate with {} frequencies",
                     rope.rotated,
@@ -183,7 +187,7 @@ fn no_whole_blocks(ty: &str, cols: usize) -> String {
 fn heads(shape: &AttentionShape, layout: &CellLayout) -> Result<(), String> {
     let fits =
         (shape.kv_heads, shape.head_dim, shape.value_dim) == (layout.kv_heads, layout.head_dim, layout.value_dim);
-    if fits && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 {
+    if fits && shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads) {
         return Ok(());
     }
     Err(format!(
@@ -200,7 +204,7 @@ fn consecutive(layout: &CellLayout, cells: &[Cells], resume: bool) -> Result<(),
             Some(next) => part.first == next,
             None => resume || part.first == 0,
         };
-        if !begins || part.first % ATTENTION_TILE != 0 {
+        if !begins || !part.first.is_multiple_of(ATTENTION_TILE) {
             return Err(format!("cells from {} do not begin where the earlier ones end, at a tile's edge", part.first));
         }
         next = Some(part.first.checked_add(part.count).ok_or("the cells' numbers are too large")?);

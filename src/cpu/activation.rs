@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::simd::{Kernel, LANES, Lanes, exp};
-use super::{Simd, Team};
+use super::{Isa, Team};
 use crate::ops::Activation;
 
 /// `out = activation(gate) * up`, elementwise.
@@ -18,7 +18,7 @@ pub fn gated_activation(team: &Team, activation: Activation, gate: &[f32], up: &
     let chunk = chunk(team, out.len());
     team.for_chunks(out.len() * OPERATIONS, out, chunk, |index, out| {
         let (gate, up) = (&gate[index * chunk..][..out.len()], &up[index * chunk..][..out.len()]);
-        Simd::detect().run(Gated { activation, gate: Some(gate), up, out });
+        Isa::best().run(Gated { activation, gate: Some(gate), up, out });
     });
 }
 
@@ -31,7 +31,7 @@ pub fn gated_activation_in_place(team: &Team, activation: Activation, gate: &mut
     let chunk = chunk(team, gate.len());
     team.for_chunks(gate.len() * OPERATIONS, gate, chunk, |index, gate| {
         let up = &up[index * chunk..][..gate.len()];
-        Simd::detect().run(Gated { activation, gate: None, up, out: gate });
+        Isa::best().run(Gated { activation, gate: None, up, out: gate });
     });
 }
 
@@ -117,7 +117,7 @@ mod tests {
             let mut wanted = vec![0.0; length];
             for at in 0..length {
                 let alone = &mut wanted[at..=at];
-                Simd::detect().run(Gated {
+                Isa::best().run(Gated {
                     activation: Activation::Silu,
                     gate: Some(&gate[at..=at]),
                     up: &up[at..=at],
@@ -138,11 +138,11 @@ mod tests {
 
     #[test]
     fn both_builds_give_the_same_bits() {
-        sample::both_builds(|simd, seed| {
+        sample::both_builds(|isa, seed| {
             let length = 1 + seed as usize % 50;
             let gate: Vec<f32> = sample::floats(seed, length).iter().map(|x| x * 100.0).collect();
             let (up, mut out) = (sample::floats(seed + 1, length), vec![0.0; length]);
-            simd.run(Gated { activation: Activation::Silu, gate: Some(&gate), up: &up, out: &mut out });
+            isa.run(Gated { activation: Activation::Silu, gate: Some(&gate), up: &up, out: &mut out });
             out
         });
     }

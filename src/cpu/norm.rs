@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::simd::{Kernel, LANES, Lanes};
-use super::{Simd, Team};
+use super::{Isa, Team};
 
 /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight` for each row of `weight.len()` elements.
 ///
@@ -13,7 +13,7 @@ use super::{Simd, Team};
 /// When `x` is no whole number of rows, or `out` has another length.
 pub fn rms_norm(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "RMS norm: input and output differ in length");
-    each_row(team, weight, out, |range, out| Simd::detect().run(Row { x: Some(&x[range]), weight, eps, out }));
+    each_row(team, weight, out, |range, out| Isa::best().run(Row { x: Some(&x[range]), weight, eps, out }));
 }
 
 /// [`rms_norm`] with its rows replaced by the results.
@@ -21,7 +21,7 @@ pub fn rms_norm(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32
 /// # Panics
 /// When `x` is no whole number of rows.
 pub fn rms_norm_in_place(team: &Team, x: &mut [f32], weight: &[f32], eps: f32) {
-    each_row(team, weight, x, |_, x| Simd::detect().run(Row { x: None, weight, eps, out: x }));
+    each_row(team, weight, x, |_, x| Isa::best().run(Row { x: None, weight, eps, out: x }));
 }
 
 /// Rows that a part takes at least: as many elements as are worth handing out.
@@ -128,11 +128,11 @@ mod tests {
 
     #[test]
     fn both_builds_give_the_same_bits() {
-        sample::both_builds(|simd, seed| {
+        sample::both_builds(|isa, seed| {
             let cols = 1 + seed as usize % 300;
             let (x, weight) = (sample::floats(seed, cols), sample::floats(seed + 1, cols));
             let mut out = vec![0.0; cols];
-            simd.run(Row { x: Some(&x), weight: &weight, eps: 1e-6, out: &mut out });
+            isa.run(Row { x: Some(&x), weight: &weight, eps: 1e-6, out: &mut out });
             out
         });
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::simd::{Kernel, LANES, Lanes, sin_cos};
-use super::{Simd, Team};
+use super::{Isa, Team};
 use crate::ops::{Rope, RopeKind};
 
 /// Rotates the heads of each row of `x` (f32 `[rows, heads * head_dim]`) in place; row `r` is at position `first + r`.
@@ -22,7 +22,7 @@ pub fn rope(team: &Team, x: &mut [f32], heads: usize, head_dim: usize, first: us
     );
     let rows = team.share(x.len() / row, 4);
     team.for_chunks(x.len() * 4, x, rows * row, |index, x| {
-        Simd::detect().run(Rows { x, row, head_dim, first: first + index * rows, rope });
+        Isa::best().run(Rows { x, row, head_dim, first: first + index * rows, rope });
     });
 }
 
@@ -155,13 +155,13 @@ mod tests {
 
     #[test]
     fn both_builds_give_the_same_bits() {
-        sample::both_builds(|simd, seed| {
+        sample::both_builds(|isa, seed| {
             let kind = if seed % 2 == 0 { RopeKind::Normal } else { RopeKind::Neox };
             let rotated = 2 * (1 + seed as usize % 40);
             let mut x = sample::floats(seed, 3 * (rotated + 1) * 2);
             let rope = some_rope(kind, rotated);
             let row = (rotated + 1) * 2;
-            simd.run(Rows { x: &mut x, row, head_dim: rotated + 1, first: seed as usize * 991, rope: &rope });
+            isa.run(Rows { x: &mut x, row, head_dim: rotated + 1, first: seed as usize * 991, rope: &rope });
             x
         });
     }

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::Simd;
+use super::Isa;
 
 /// Values between -1 and 1, some of them small.
 pub(crate) fn floats(seed: u64, count: usize) -> Vec<f32> {
@@ -28,10 +28,10 @@ pub(crate) fn assert_same(found: &[f32], wanted: &[f32]) {
 
 /// Runs a kernel in the vector and in the plain build for many seeds and compares the bits. Fails when the CPU has the vector
 /// instructions and no kernel ran on them.
-pub(crate) fn both_builds(kernel: impl Fn(Simd, u64) -> Vec<f32>) {
+pub(crate) fn both_builds(kernel: impl Fn(Isa, u64) -> Vec<f32>) {
     let before = vector_runs();
     for seed in 0..200 {
-        assert_same(&kernel(Simd::detect(), seed), &kernel(Simd::Scalar, seed));
+        assert_same(&kernel(Isa::best(), seed), &kernel(Isa::SCALAR, seed));
     }
     let runs = vector_runs() - before;
     println!("{runs} kernels ran on vector instructions");

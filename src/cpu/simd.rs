@@ -1,9 +1,10 @@
-//! Vector code: which instructions this CPU has is asked here and nowhere else.
+//! Vector code for whichever instructions [`Isa`] found.
 //!
 //! A kernel is written once over [`Lanes`], eight f32 side by side, and compiled twice: with AVX2, FMA and F16C, and in plain
 //! code that does the same roundings lane by lane. So both give the same bits.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
 mod avx;
 mod math;
 mod plain;
@@ -11,44 +12,19 @@ mod plain;
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use avx::RUNS;
 pub(crate) use math::{exp, sin_cos};
-pub(crate) use plain::Plain;
+use plain::Plain;
 
-/// Which of the two builds of a kernel runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Simd {
-    /// AVX2, FMA and F16C.
-    Avx2(HasAvx2),
-    /// Plain code.
-    Scalar,
-}
+use super::linear::isa::{Isa, Kind};
 
-/// Proof that the CPU has AVX2, FMA and F16C: only [`Simd::detect`] makes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HasAvx2(());
-
-impl Simd {
-    /// The best that this CPU has.
-    pub fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("fma")
-            && std::is_x86_feature_detected!("f16c")
-        {
-            return Self::Avx2(HasAvx2(()));
-        }
-        Self::Scalar
-    }
-
+impl Isa {
     /// Runs a kernel.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Out {
-        match self {
-            // SAFETY: the proof exists only where the CPU was found to have these features.
+        match self.kind() {
+            // SAFETY: an `Isa` of this kind exists only where the CPU has AVX2, FMA and F16C.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => unsafe { avx::run(kernel) },
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2(_) => kernel.run::<Plain>(),
-            Self::Scalar => kernel.run::<Plain>(),
+            Kind::Avx2 => unsafe { avx::run(kernel) },
+            Kind::Scalar => kernel.run::<Plain>(),
         }
     }
 }
@@ -125,6 +101,8 @@ pub(crate) trait Lanes: Copy {
     /// Where the lanes hold `n + ROUND` for whole numbers `n` in -252..=254: two powers of two whose product is `2^n`. No
     /// single f32 reaches all of these.
     fn two_to(self) -> (Self, Self);
+    /// Lane `j` of vector `i` becomes lane `i` of vector `j`.
+    fn transpose(rows: [Self; LANES]) -> [Self; LANES];
     /// The eight values.
     fn to_array(self) -> [f32; LANES];
 

@@ -17,7 +17,7 @@ pub use settings::{SamplerSettings, SettingsError};
 
 use self::exp::exp;
 use self::penalty::Penalties;
-use crate::text::TokenId;
+use crate::units::TokenId;
 
 /// Why no token could be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]

@@ -116,13 +116,10 @@ impl Topology {
             }
             Some(entry) => {
                 let rig = raw::read_rig(&mut reader, entry.key.at.clone(), &entry.value);
-                Some(validate::validate(&mut reader, &rig, run.unwrap_or_default(), facts))
+                validate::validate(&mut reader, &rig, run.unwrap_or_default(), facts)
             }
         };
-        match topology {
-            Some(topology) if reader.problems.is_empty() => Ok(topology),
-            _ => Err(Problems::new(file, text, reader.problems)),
-        }
+        topology.ok_or_else(|| Problems::new(file, text, reader.problems))
     }
 
     /// The rig of a machine for which no file is given: one virtual card with all of the host's memory.

@@ -118,10 +118,19 @@ fn range(text: &str, location: &Location) -> Range<usize> {
     let span = location.span();
     let (start, len) = match (span.byte_offset(), span.byte_len()) {
         (Some(start), Some(len)) => (start, len),
-        _ => (0, 0),
+        _ => (offset(text, location), 0),
     };
     let inside = |byte: u64| text.floor_char_boundary(usize::try_from(byte).unwrap_or(usize::MAX).min(text.len()));
     inside(start)..inside(start.saturating_add(len))
+}
+
+/// The byte at a line and column: some errors have no other place.
+fn offset(text: &str, location: &Location) -> u64 {
+    let line = usize::try_from(location.line()).unwrap_or(0).saturating_sub(1);
+    let column = usize::try_from(location.column()).unwrap_or(0).saturating_sub(1);
+    let start: usize = text.split_inclusive('\n').take(line).map(str::len).sum();
+    let within = text.get(start..).unwrap_or("").chars().take(column).map(char::len_utf8).sum::<usize>();
+    (start + within) as u64
 }
 
 enum Node {

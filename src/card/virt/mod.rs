@@ -23,6 +23,7 @@ use super::command::Access;
 use super::timeline::Timeline;
 use super::{Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why, check};
 use crate::cpu::Team;
+use crate::cpu::linear::Isa;
 use crate::units::{Bytes, CardId};
 
 /// How a virtual card is made.
@@ -59,6 +60,7 @@ struct Shared {
     name: String,
     memory: Memory,
     team: Arc<Team>,
+    isa: Isa,
     links: Option<Links>,
     faults: Faults,
     timeline: Option<Timeline>,
@@ -74,7 +76,7 @@ struct Links {
 
 /// A command whose fields agree, whose spans lie aligned in this card's regions, and which writes nothing that it uses
 /// otherwise. Only [`Shared::check`] makes one.
-struct Checked(Command);
+struct Checked(Box<Command>);
 
 impl Checked {
     fn command(&self) -> &Command {
@@ -114,7 +116,7 @@ impl Shared {
                 Access::HostWrite(_) => {}
             }
         }
-        Ok(Checked(command))
+        Ok(Checked(Box::new(command)))
     }
 }
 
@@ -134,6 +136,7 @@ impl VirtualCard {
             name,
             memory: Memory::new(id, budget),
             team,
+            isa: Isa::best(),
             links,
             faults,
             timeline,
@@ -146,7 +149,7 @@ impl VirtualCard {
     }
 
     fn push(&self, on: Stream, item: Item) -> Result<(), CardError> {
-        if self.queues[on as usize].push(item) {
+        if self.queues.get(on as usize).is_some_and(|queue| queue.push(item)) {
             return Ok(());
         }
         Err(CardError::Device { card: self.shared.id, reason: format!("the {} stream's thread is gone", on.name()) })

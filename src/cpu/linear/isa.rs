@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Isa(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::cpu) enum Kind {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -30,7 +30,7 @@ impl Isa {
     }
 
     /// AVX2 only comes out of [`Isa::best`], so its presence proves that the CPU has AVX2, FMA and F16C.
-    pub(super) fn kind(self) -> Kind {
+    pub(in crate::cpu) fn kind(self) -> Kind {
         self.0
     }
 }

@@ -14,7 +14,7 @@
 mod activation;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-mod isa;
+pub(in crate::cpu) mod isa;
 mod part;
 mod scalar;
 

@@ -1,5 +1,4 @@
 //! [`Lanes`] in AVX2, FMA and F16C.
-#![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::*;
 
@@ -61,9 +60,7 @@ impl Lanes for Avx {
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u8) {
         // SAFETY: the CPU has F16C; the caller gives room for sixteen bytes.
-        unsafe {
-            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
-        }
+        unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(self.0)) }
     }
 
     #[inline(always)]
@@ -128,6 +125,24 @@ impl Lanes for Avx {
             let low = _mm256_srai_epi32::<1>(n);
             let power = |n| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))));
             (Self(power(low)), Self(power(_mm256_sub_epi32(n, low))))
+        }
+    }
+
+    #[inline(always)]
+    fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        // SAFETY: the CPU has AVX (see the type).
+        unsafe {
+            let pairs =
+                |a: usize| (_mm256_unpacklo_ps(rows[a].0, rows[a + 1].0), _mm256_unpackhi_ps(rows[a].0, rows[a + 1].0));
+            let ((a0, a1), (b0, b1), (c0, c1), (d0, d1)) = (pairs(0), pairs(2), pairs(4), pairs(6));
+            let fours = |a: __m256, b: __m256| {
+                (_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b))
+            };
+            let ((e0, e1), (e2, e3)) = (fours(a0, b0), fours(a1, b1));
+            let ((f0, f1), (f2, f3)) = (fours(c0, d0), fours(c1, d1));
+            let low = |a, b| Self(_mm256_permute2f128_ps::<0x20>(a, b));
+            let high = |a, b| Self(_mm256_permute2f128_ps::<0x31>(a, b));
+            [low(e0, f0), low(e1, f1), low(e2, f2), low(e3, f3), high(e0, f0), high(e1, f1), high(e2, f2), high(e3, f3)]
         }
     }
 

@@ -57,7 +57,8 @@ pub(crate) fn sin_cos(angle: f32) -> (f32, f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::simd::{Kernel, LANES, Simd};
+    use crate::cpu::Isa;
+    use crate::cpu::simd::{Kernel, LANES};
 
     struct Exp([f32; LANES]);
 
@@ -76,8 +77,8 @@ mod tests {
         let mut worst = 0.0f64;
         for step in 0..400_000 {
             let x: [f32; LANES] = std::array::from_fn(|lane| (step * 8 + lane) as f32 * 6.2e-5 - 110.0);
-            let fast = Simd::detect().run(Exp(x));
-            assert_eq!(fast.map(f32::to_bits), Simd::Scalar.run(Exp(x)).map(f32::to_bits), "{x:?}");
+            let fast = Isa::best().run(Exp(x));
+            assert_eq!(fast.map(f32::to_bits), Isa::SCALAR.run(Exp(x)).map(f32::to_bits), "{x:?}");
             for (x, found) in x.into_iter().zip(fast) {
                 let wanted = f64::from(x).exp();
                 if wanted > f64::from(f32::MAX) {
@@ -92,8 +93,7 @@ mod tests {
         }
         println!("worst error of exp: {worst} units in the last place");
         assert!(worst < 1.0);
-        let edges =
-            Simd::detect().run(Exp([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e30, -1e30, 1e-40]));
+        let edges = Isa::best().run(Exp([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e30, -1e30, 1e-40]));
         assert!(edges[0].is_nan());
         assert_eq!(edges[1..], [f32::INFINITY, 0.0, 1.0, 1.0, f32::INFINITY, 0.0, 1.0]);
     }

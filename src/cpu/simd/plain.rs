@@ -107,6 +107,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        std::array::from_fn(|j| Self(std::array::from_fn(|i| rows[i].0[j])))
+    }
+
+    #[inline(always)]
     fn to_array(self) -> [f32; LANES] {
         self.0
     }

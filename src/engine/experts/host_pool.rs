@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::arena::Arena;
 use crate::card::HostSpan;
-use crate::cpu::Team;
-use crate::cpu::experts::{self, RoutingSlices, Target};
+use crate::cpu::{ExpertBlob, ExpertsOut, Routing, Team, experts_scratch, run_experts};
 use crate::engine::EngineError;
 use crate::ops::ExpertSet;
 use crate::units::ExpertId;
@@ -18,6 +17,7 @@ pub(in crate::engine) struct HostPool {
 }
 
 /// One layer of a step as the host sees it.
+#[derive(Clone, Copy)]
 pub(in crate::engine) struct HostLayer<'a> {
     /// The layer.
     pub layer: usize,
@@ -62,27 +62,21 @@ impl HostPool {
         let mut listed = Vec::with_capacity(blobs.len());
         for (id, blob) in &blobs {
             let unsealed = || EngineError::Mismatch("the arena is still being written".to_owned());
-            listed.push((*id, blob.sealed().ok_or_else(unsealed)?));
+            listed.push(ExpertBlob { id: *id, blob: blob.sealed().ok_or_else(unsealed)? });
         }
-        let groups = group(&ids, at.experts);
-        let routing =
-            RoutingSlices { rows: at.rows, experts: at.experts, top_k: at.top_k, weights: &[], groups: &groups };
-        let needed = experts::scratch_bytes(at.rows, at.top_k, &layout);
+        let (HostLayer { rows, experts, top_k, .. }, groups) = (*at, group(&ids, at.experts));
+        // Results go to slots unweighted; the card weighs them.
+        let weights = vec![0.0; ids.len()];
+        let routing = Routing { rows, experts, top_k, ids: &ids, weights: &weights, groups: &groups };
+        let needed = experts_scratch(rows, top_k, &layout);
         if self.scratch.len() < needed {
             self.scratch.resize(needed, 0);
         }
         let Self { team, scratch, .. } = self;
         at.normed.read(|x| {
             at.slots.write(|slots| {
-                experts::run(
-                    team,
-                    bytemuck::cast_slice(x),
-                    &routing,
-                    &layout,
-                    &listed,
-                    Target::Slots(bytemuck::cast_slice_mut(slots)),
-                    scratch,
-                );
+                let out = ExpertsOut::Slots(bytemuck::cast_slice_mut(slots));
+                run_experts(team, &layout, bytemuck::cast_slice(x), &routing, &listed, out, scratch);
             })
         })??;
         Ok(products)

@@ -88,7 +88,7 @@ unsafe fn dwords(rows: &Rows, at: usize) -> __m256i {
 /// # Safety
 /// AVX2 and F16C exist.
 #[inline(always)]
-unsafe fn half_pairs(pairs: __m256i) -> (__m256, __m256) {
+pub(super) unsafe fn half_pairs(pairs: __m256i) -> (__m256, __m256) {
     // SAFETY: only registers.
     unsafe {
         let low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff));
@@ -254,7 +254,10 @@ impl Block for MXFP4 {
             let d = _mm256_castsi256_ps(bits);
             let m = _mm256_mul_ps(d, _mm256_set1_ps(-f32::from(MXFP4_OFFSET)));
             let values = table(UNSIGNED);
-            let w = nibbles(columns(rows, 1)).map(|n| _mm256_shuffle_epi8(values, n));
+            let mut w = nibbles(columns(rows, 1));
+            for w in &mut w {
+                *w = _mm256_shuffle_epi8(values, *w);
+            }
             sink.take(x_at, &Unsigned::<4> { w, d, m });
         }
     }
@@ -299,7 +302,11 @@ impl Block for IQ4NL {
         unsafe {
             let d = halves(rows, 0);
             let values = table(IQ4_VALUES);
-            let [a, b, c, e, f, g, h, i] = nibbles(columns(rows, 2)).map(|n| _mm256_shuffle_epi8(values, n));
+            let mut w = nibbles(columns(rows, 2));
+            for w in &mut w {
+                *w = _mm256_shuffle_epi8(values, *w);
+            }
+            let [a, b, c, e, f, g, h, i] = w;
             sink.take(x_at, &Signed::<0> { w: words([a, b, c, e]), d });
             sink.take(x_at, &Signed::<1> { w: words([f, g, h, i]), d });
         }
@@ -370,10 +377,16 @@ impl Block for Q4K {
             for pair in 0..4 {
                 let q = columns8(rows, 16 + 32 * pair);
                 let (d, m) = scales.get(2 * pair);
-                let w = q.map(|q| _mm256_and_si256(q, _mm256_set1_epi8(15)));
+                let mut w = q;
+                for w in &mut w {
+                    *w = _mm256_and_si256(*w, _mm256_set1_epi8(15));
+                }
                 sink.take(x_at + 2 * pair * BYTES_BLOCK, &Unsigned::<8> { w, d, m });
                 let (d, m) = scales.get(2 * pair + 1);
-                let w = q.map(|q| _mm256_and_si256(_mm256_srli_epi16::<4>(q), _mm256_set1_epi8(15)));
+                let mut w = q;
+                for w in &mut w {
+                    *w = _mm256_and_si256(_mm256_srli_epi16::<4>(*w), _mm256_set1_epi8(15));
+                }
                 sink.take(x_at + (2 * pair + 1) * BYTES_BLOCK, &Unsigned::<8> { w, d, m });
             }
         }
@@ -397,11 +410,12 @@ impl Block for Q5K {
                     let (d, m) = scales.get(j);
                     let shift = _mm_cvtsi32_si128(4 * side as i32);
                     let bit = _mm_cvtsi32_si128(j as i32);
-                    let w = std::array::from_fn(|i| {
-                        let low = _mm256_and_si256(_mm256_srl_epi16(q[i], shift), _mm256_set1_epi8(15));
-                        let fifth = _mm256_and_si256(_mm256_srl_epi16(high[i], bit), _mm256_set1_epi8(1));
-                        _mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth))
-                    });
+                    let mut w = q;
+                    for (w, high) in w.iter_mut().zip(&high) {
+                        let low = _mm256_and_si256(_mm256_srl_epi16(*w, shift), _mm256_set1_epi8(15));
+                        let fifth = _mm256_and_si256(_mm256_srl_epi16(*high, bit), _mm256_set1_epi8(1));
+                        *w = _mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth));
+                    }
                     sink.take(x_at + j * BYTES_BLOCK, &Unsigned::<4> { w, d, m });
                 }
             }
@@ -425,12 +439,12 @@ impl Block for Q6K {
                 for quarter in 0..4 {
                     let shift = _mm_cvtsi32_si128(4 * (quarter / 2) as i32);
                     let top = _mm_cvtsi32_si128(2 * quarter as i32);
-                    let low = &low[quarter % 2];
-                    let w = std::array::from_fn(|i| {
-                        let low = _mm256_and_si256(_mm256_srl_epi16(low[i], shift), _mm256_set1_epi8(15));
-                        let high = _mm256_and_si256(_mm256_srl_epi16(high[i], top), _mm256_set1_epi8(3));
-                        _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
-                    });
+                    let mut w = low[quarter % 2];
+                    for (w, high) in w.iter_mut().zip(&high) {
+                        let low = _mm256_and_si256(_mm256_srl_epi16(*w, shift), _mm256_set1_epi8(15));
+                        let high = _mm256_and_si256(_mm256_srl_epi16(*high, top), _mm256_set1_epi8(3));
+                        *w = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
+                    }
                     let packed = scales[2 * half + quarter / 2];
                     let scale = |side: usize| {
                         let left = _mm_cvtsi32_si128(24 - 8 * (quarter % 2 * 2 + side) as i32);
@@ -438,7 +452,8 @@ impl Block for Q6K {
                         _mm256_mul_ps(d, _mm256_cvtepi32_ps(value))
                     };
                     let d = [scale(0), scale(1)];
-                    let m = d.map(|d| _mm256_mul_ps(d, _mm256_set1_ps(-32.0)));
+                    let offset = _mm256_set1_ps(-32.0);
+                    let m = [_mm256_mul_ps(d[0], offset), _mm256_mul_ps(d[1], offset)];
                     sink.take(x_at + (4 * half + quarter) * BYTES_BLOCK, &UnsignedHalves { w, d, m });
                 }
             }

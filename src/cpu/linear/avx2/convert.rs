@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::block::{Block, Rows, columns};
+use super::block::{Block, Rows, columns, half_pairs};
 use super::step::{Floats, Sink};
 use crate::quant::{QuantType, dequantize};
 
@@ -13,14 +13,21 @@ pub(super) struct BF16;
 pub(super) struct Dequantised(pub(super) QuantType);
 
 /// # Safety
+/// AVX2 exists.
+#[inline(always)]
+unsafe fn as_floats(v: [__m256i; 8]) -> [__m256; 8] {
+    // SAFETY: both are 32 bytes of any value.
+    unsafe { std::mem::transmute(v) }
+}
+
+/// # Safety
 /// AVX2 and FMA exist; each row points at eight floats.
 #[inline(always)]
 unsafe fn feed_floats<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
     // SAFETY: the caller vouches for the 32 bytes.
     unsafe {
         let ([a, b, c, d], [e, f, g, h]) = (columns(rows, 0), columns(rows, 16));
-        let w = [a, b, c, d, e, f, g, h].map(|v| _mm256_castsi256_ps(v));
-        sink.take(x_at, &Floats { w });
+        sink.take(x_at, &Floats { w: as_floats([a, b, c, d, e, f, g, h]) });
     }
 }
 
@@ -43,14 +50,11 @@ impl Block for F16 {
     unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight halves, 16 bytes.
         unsafe {
-            let pairs = columns(rows, 0).map(|v| {
-                let low = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
-                let high = _mm256_srli_epi32::<16>(v);
-                let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
-                (_mm256_cvtph_ps(_mm256_castsi256_si128(both)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)))
-            });
-            let [(a, b), (c, d), (e, f), (g, h)] = pairs;
-            sink.take(x_at, &Floats { w: [a, b, c, d, e, f, g, h] });
+            let mut w = [_mm256_setzero_ps(); 8];
+            for (w, pairs) in w.chunks_exact_mut(2).zip(columns(rows, 0)) {
+                (w[0], w[1]) = half_pairs(pairs);
+            }
+            sink.take(x_at, &Floats { w });
         }
     }
 }
@@ -63,12 +67,12 @@ impl Block for BF16 {
     unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight 16-bit floats.
         unsafe {
-            let pairs = columns(rows, 0).map(|v| {
-                let high = _mm256_and_si256(v, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-                (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(v)), _mm256_castsi256_ps(high))
-            });
-            let [(a, b), (c, d), (e, f), (g, h)] = pairs;
-            sink.take(x_at, &Floats { w: [a, b, c, d, e, f, g, h] });
+            let mut w = [_mm256_setzero_ps(); 8];
+            for (w, pairs) in w.chunks_exact_mut(2).zip(columns(rows, 0)) {
+                w[0] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
+                w[1] = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32)));
+            }
+            sink.take(x_at, &Floats { w });
         }
     }
 }
@@ -114,7 +118,6 @@ pub(super) unsafe fn feed_rest<S: Sink>(ty: QuantType, rows: &Rows, rest: usize,
         }
         let rows = std::array::from_fn(|i| values[i].as_ptr().cast());
         let ([a, b, c, d], [e, f, g, h]) = (columns(&rows, 0), columns(&rows, 16));
-        let w = [a, b, c, d, e, f, g, h].map(|v| _mm256_castsi256_ps(v));
-        sink.take_rest(x_at, rest, &Floats { w });
+        sink.take_rest(x_at, rest, &Floats { w: as_floats([a, b, c, d, e, f, g, h]) });
     }
 }

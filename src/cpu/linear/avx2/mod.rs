@@ -59,15 +59,20 @@ unsafe fn tiles<B: Block>(task: &Task<'_>, block: &B) {
         unsafe {
             if let [x] = task.x {
                 let mut one = One { x: *x, sum: _mm256_setzero_ps() };
-                row_of_blocks(block, &rows, task, TILE * task.row_bytes, &mut one);
+                row_of_blocks(block, &rows, task, &mut one);
                 let mut sums = [0.0; TILE];
                 _mm256_storeu_ps(sums.as_mut_ptr(), one.sum);
                 task.result.write(0, first, &sums[..valid]);
             } else {
-                let mut sums = [_mm256_setzero_ps(); CHUNK];
-                let mut many = Many { x: task.x, sums: &mut sums };
-                row_of_blocks(block, &rows, task, 0, &mut many);
-                for (row, sum) in sums[..task.x.len()].iter().enumerate() {
+                // Filled by hand: only as many as there are rows.
+                let mut sums = [std::mem::MaybeUninit::<__m256>::uninit(); CHUNK];
+                let sums = &mut sums[..task.x.len()];
+                for sum in sums.iter_mut() {
+                    sum.write(_mm256_setzero_ps());
+                }
+                let sums = std::slice::from_raw_parts_mut(sums.as_mut_ptr().cast::<__m256>(), task.x.len());
+                row_of_blocks(block, &rows, task, &mut Many { x: task.x, sums });
+                for (row, sum) in sums.iter().enumerate() {
                     let mut values = [0.0; TILE];
                     _mm256_storeu_ps(values.as_mut_ptr(), *sum);
                     task.result.write(row, first, &values[..valid]);
@@ -78,12 +83,12 @@ unsafe fn tiles<B: Block>(task: &Task<'_>, block: &B) {
     }
 }
 
-/// Feeds all blocks of eight rows. `ahead` bytes after what is read, the cache is asked for the next tile (0: no).
+/// Feeds all blocks of eight rows, and asks the cache for the next tile on the way.
 ///
 /// # Safety
 /// As for [`run`]; `rows` hold `task.cols` elements.
 #[inline(always)]
-unsafe fn row_of_blocks<B: Block, S: Sink>(block: &B, rows: &Rows, task: &Task<'_>, ahead: usize, sink: &mut S) {
+unsafe fn row_of_blocks<B: Block, S: Sink>(block: &B, rows: &Rows, task: &Task<'_>, sink: &mut S) {
     let blocks = task.cols / B::LEN;
     let x_bytes = match Form::of(task.ty) {
         Form::Floats => 4 * B::LEN,
@@ -93,11 +98,9 @@ unsafe fn row_of_blocks<B: Block, S: Sink>(block: &B, rows: &Rows, task: &Task<'
     // SAFETY: blocks `0..blocks` are inside the rows; a prefetch may name any address.
     unsafe {
         for b in 0..blocks {
-            if ahead > 0 {
-                let next = rows[0].wrapping_add(ahead + b * TILE * block.bytes());
-                for line in 0..(TILE * block.bytes()).div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
-                }
+            let next = rows[0].wrapping_add(TILE * (task.row_bytes + b * block.bytes()));
+            for line in 0..(TILE * block.bytes()).div_ceil(64) {
+                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
             }
             let at: Rows = std::array::from_fn(|i| rows[i].add(b * block.bytes()));
             block.feed(&at, b * x_bytes, sink);
