@@ -57,7 +57,8 @@ fn stepped(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
 fn check(what: &str, found: &[f32], wanted: &[f32], vocab: usize, limit: Limit) {
     let (most, rms) = distance(found, wanted);
     let rows = found.len() / vocab;
-    let same = (0..rows).filter(|r| argmax(&found[r * vocab..][..vocab]) == argmax(&wanted[r * vocab..][..vocab])).count();
+    let same =
+        (0..rows).filter(|r| argmax(&found[r * vocab..][..vocab]) == argmax(&wanted[r * vocab..][..vocab])).count();
     println!("{what:58} max {most:.2e} rms {rms:.2e} arg-max {same}/{rows}");
     assert!(most <= limit.0 && rms <= limit.1, "{what}: max {most:.2e} rms {rms:.2e}, allowed {limit:?}");
     // llama.cpp rounds activations in its own way, so single positions with flat logits may part; the exact pass is one for all.
@@ -114,7 +115,8 @@ fn greedy_continuations_are_the_references_where_it_is_sure() {
         let model = open(&oracle);
         let greedy = &oracle.case["greedy"];
         let (prompt, wanted) = (oracle::ids(&greedy["prompt"]), oracle::ids(&greedy["tokens"]));
-        let gaps: Vec<f64> = greedy["gap_to_second"].as_array().unwrap().iter().map(|gap| gap.as_f64().unwrap()).collect();
+        let gaps: Vec<f64> =
+            greedy["gap_to_second"].as_array().unwrap().iter().map(|gap| gap.as_f64().unwrap()).collect();
         let all_f32 = model.spec.tensors().all(|tensor| tensor.ty == QuantType::F32);
         let (mut engine, _rig) = engine(&model, &[ROOMY], &settings(KvType::F32));
         let mut sequence = engine.sequence().unwrap();
