@@ -75,3 +75,29 @@ fn plain_messages_are_enough() {
     let text = ChatTemplate::new(source, &vocabulary).unwrap().render(&request).unwrap();
     assert_eq!(text, "[user] Hi\n[assistant] Yes?\n>");
 }
+
+#[derive(Deserialize)]
+struct Snippets {
+    messages: Vec<serde_json::Value>,
+    cases: Vec<Snippet>,
+}
+
+#[derive(Deserialize)]
+struct Snippet {
+    template: String,
+    text: String,
+}
+
+/// `tests/data/templates/jinja2.json`: expressions and blocks of the kinds that templates use, with what Jinja2 (PyPI
+/// `jinja2`, sandboxed, trim_blocks, lstrip_blocks, loop controls) makes of them.
+#[test]
+fn snippets_render_as_in_python() {
+    let snippets: Snippets =
+        serde_json::from_str(&fs_err::read_to_string(data("templates/jinja2.json")).unwrap()).unwrap();
+    assert!(snippets.cases.len() >= 17);
+    for case in &snippets.cases {
+        let request = ChatRequest { messages: snippets.messages.clone(), ..ChatRequest::default() };
+        let text = ChatTemplate::new(&case.template, &Vocabulary::default()).unwrap().render(&request).unwrap();
+        assert_eq!(text, case.text, "{}", case.template);
+    }
+}

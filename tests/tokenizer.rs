@@ -329,7 +329,8 @@ fn a_file_without_a_tokenizer_refuses_only_text() {
 #[test]
 fn what_cannot_be_right_is_refused_by_name() {
     let good = vocabulary(data("oracle/models/qwen3moe-f32.gguf"));
-    let cases: [(fn(&mut Vocabulary), &str); 11] = [
+    type Change = fn(&mut Vocabulary);
+    let cases: [(Change, &str); 11] = [
         (|v| v.model = "bert".to_owned(), "\"bert\""),
         (|v| v.pre = Some("qwen99".to_owned()), "\"qwen99\""),
         (|v| v.pre = None, "tokenizer.ggml.pre"),
