@@ -45,7 +45,18 @@ fn ways() -> impl Strategy<Value = Way> {
     let kv = prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Int8)];
     let ring = prop_oneof![Just(None), (1_u32..12).prop_map(Some)];
     let room = proptest::collection::vec(prop_oneof![Just(0_u32), 0..1000_u32, Just(1000)], 4);
-    (1_usize..=3, room, kv, 3_u32..24, prop_oneof![Just(1_u32), Just(1024)], ring, 1_u32..20, any::<bool>(), 1_usize..3, 1_usize..30)
+    (
+        1_usize..=3,
+        room,
+        kv,
+        3_u32..24,
+        prop_oneof![Just(1_u32), Just(1024)],
+        ring,
+        1_u32..20,
+        any::<bool>(),
+        1_usize..3,
+        1_usize..30,
+    )
         .prop_map(|(cards, room, kv, wave, floor, ring, depth, gated, workers, tokens)| Way {
             cards,
             room,
@@ -111,7 +122,8 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     let cards = way.cards.min(model.spec.layers.len());
     let least = smallest(model, cards, &settings);
     let all: u64 = model.spec.expert_bytes().0;
-    let memory: Vec<Bytes> = way.room[..cards].iter().map(|room| Bytes(least.0 + all * u64::from(*room) / 1000)).collect();
+    let memory: Vec<Bytes> =
+        way.room[..cards].iter().map(|room| Bytes(least.0 + all * u64::from(*room) / 1000)).collect();
     seen.cases += 1;
     let plan = match plan_for(model, &memory, &settings) {
         Ok(plan) => plan,
@@ -126,7 +138,11 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     reference_settings.prompt.wave = Wave::Tokens(64);
     reference_settings.prompt.ring = Ring::Auto;
     let reference = plan_for(model, &[ROOMY], &reference_settings).unwrap();
-    prop_assert_eq!(reference.stages[0].experts.as_ref().map(|experts| experts.ring), Some(0), "the reference streams nothing");
+    prop_assert_eq!(
+        reference.stages[0].experts.as_ref().map(|experts| experts.ring),
+        Some(0),
+        "the reference streams nothing"
+    );
     let one = rig(&[ROOMY], 1);
     let wanted = logits(&mut Engine::load(Arc::clone(model), reference, &one.rig, &|_| {}).unwrap(), &tokens);
 
@@ -151,9 +167,7 @@ fn logits_are_the_same_bits_on_every_plan() {
     let cases = std::env::var("SAME_BITS_CASES").map_or(60, |cases| cases.parse().unwrap());
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let seen = std::cell::RefCell::new(Seen::default());
-    runner
-        .run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut()))
-        .unwrap();
+    runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
     let seen = seen.into_inner();
     let Counts { streamed, skipped, slot_reuses, waves, hand_offs, host_experts, resident_experts, .. } = seen.counts;
     println!(

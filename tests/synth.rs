@@ -32,8 +32,11 @@ fn check(shape: &Shape) {
 
 #[test]
 fn every_small_shape_opens_as_what_it_was_made() {
-    let small: Vec<Shape> =
-        NAMES.iter().filter(|(name, _)| name.starts_with("tiny-")).map(|(name, _)| Shape::named(name).unwrap()).collect();
+    let small: Vec<Shape> = NAMES
+        .iter()
+        .filter(|(name, _)| name.starts_with("tiny-"))
+        .map(|(name, _)| Shape::named(name).unwrap())
+        .collect();
     assert!(small.len() >= 5);
     small.iter().for_each(check);
 }

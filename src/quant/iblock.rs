@@ -29,7 +29,7 @@ fn signed(magnitudes: u64, signs: u8) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let bits = (u64::from(signs) * ONES) & 0x8040_2010_0804_0201;
     // One in every byte whose bit is set.
-    let set = ((bits & 0x7f * ONES) + 0x7f * ONES | bits) >> 7 & ONES;
+    let set = ((((bits & (0x7f * ONES)) + 0x7f * ONES) | bits) >> 7) & ONES;
     (magnitudes ^ (set * 0xff)) + set
 }
 
