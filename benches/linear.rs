@@ -1,7 +1,6 @@
 //! Matrix products by format, shape and number of rows: bytes of weights a second for one row, operations a second (two for
 //! each multiplication) for more. `cargo bench --bench linear -- Q4_1` runs one format.
-#![allow(missing_docs, clippy::unwrap_used)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::hint::black_box;
 use std::time::Duration;

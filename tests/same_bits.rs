@@ -3,17 +3,25 @@
 
 mod support;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::PlanError;
+use aqueduct::synth::{Overrides, Shape, write_model};
 use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
 use aqueduct::units::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::{ROOMY, plan_for, rig};
+
+/// Cases of a run.
+const CASES: u32 = 80;
+
+/// Cases that proptest runs when nobody asks for a number.
+const STANDARD_CASES: u32 = 256;
 
 /// A generated way to run a model.
 #[derive(Clone, Debug)]
@@ -39,6 +47,7 @@ struct Seen {
     counts: Counts,
     tight: u64,
     several_waves: u64,
+    four_cards: u64,
 }
 
 fn ways() -> impl Strategy<Value = Way> {
@@ -46,7 +55,7 @@ fn ways() -> impl Strategy<Value = Way> {
     let ring = prop_oneof![Just(None), (1_u32..12).prop_map(Some)];
     let room = proptest::collection::vec(prop_oneof![Just(0_u32), 0..1000_u32, Just(1000)], 4);
     (
-        1_usize..=3,
+        1_usize..=4,
         room,
         kv,
         3_u32..24,
@@ -156,15 +165,24 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
         seen.counts = seen.counts.plus(&counts);
     }
     seen.tight += u64::from(way.room[..cards].contains(&0));
+    seen.four_cards += u64::from(cards == 4);
     seen.several_waves += u64::from(way.tokens / 2 > way.wave as usize);
     Ok(())
 }
 
 #[test]
 fn logits_are_the_same_bits_on_every_plan() {
-    let models = ["qwen3moe-f32", "qwen3moe-mxfp4", "mixtral-q4_0"]
-        .map(|name| Arc::new(Model::open(support::data(format!("oracle/models/{name}.gguf"))).unwrap()));
-    let cases = std::env::var("SAME_BITS_CASES").map_or(60, |cases| cases.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("deep.gguf");
+    let shape =
+        Shape::named("tiny-llama-moe").unwrap().with(&Overrides { layers: Some(6), ..Overrides::default() }).unwrap();
+    write_model(&shape, &deep, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let oracles = ["qwen3moe-f32", "qwen3moe-mxfp4", "mixtral-q4_0"]
+        .map(|name| support::data(format!("oracle/models/{name}.gguf")));
+    let models: Vec<_> = oracles.into_iter().chain([deep]).map(|path| Arc::new(Model::open(path).unwrap())).collect();
+    // PROPTEST_CASES asks for more.
+    let wanted = Config::default().cases;
+    let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let seen = std::cell::RefCell::new(Seen::default());
     runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
@@ -187,6 +205,7 @@ fn logits_are_the_same_bits_on_every_plan() {
         ("decode products on cards", resident_experts),
         ("smallest budgets", seen.tight),
         ("prompts in several waves", seen.several_waves),
+        ("rigs of four cards", seen.four_cards),
     ] {
         assert!(count > 0, "no {what} in any case");
     }

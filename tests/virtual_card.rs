@@ -66,7 +66,7 @@ impl Bench {
         let to = HostMemory::default().alloc(region.bytes, "read back").unwrap();
         self.card.submit(Stream::Compute, Command::CopyOut { from: region.whole(), to: to.whole() }).unwrap();
         self.card.drain(Stream::Compute, WHY).unwrap();
-        to.whole().read(|bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap()
+        to.whole().read(bytemuck::pod_collect_to_vec).unwrap()
     }
 
     fn refusal(&self, command: Command) -> String {
@@ -517,7 +517,7 @@ fn dropping_a_card_runs_what_is_queued_and_ends_its_threads() {
     let event = bench.card.record(Stream::Compute).unwrap();
     drop(bench);
     assert_eq!(event.state().finished(), Ok(true));
-    assert_eq!(to.whole().read(|bytes| bytemuck::pod_collect_to_vec::<u8, f32>(bytes)), Ok(vec![5.0; 4]));
+    assert_eq!(to.whole().read(bytemuck::pod_collect_to_vec::<u8, f32>), Ok(vec![5.0; 4]));
     becomes(0);
 }
 
