@@ -37,6 +37,8 @@ pub struct CardBudget {
     pub memory: Bytes,
     /// Rate from host to card while all cards stream.
     pub link: Rate,
+    /// Rate at which it reads its own memory.
+    pub rate: Rate,
 }
 
 /// What a plan is made for.

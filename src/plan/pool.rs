@@ -45,6 +45,9 @@ pub struct ExpertsPlan {
 /// Ring slots when the settings leave them to the planner.
 const AUTO_RING: usize = 64;
 
+/// The planner's ring takes at most a quarter of the pool, but at least these.
+const LEAST_AUTO_RING: usize = 8;
+
 /// Slots that are kept free of residents when the settings leave them to the planner.
 const MINIMUM: usize = 4;
 
@@ -137,7 +140,7 @@ fn ring(
     slot_bytes: usize,
 ) -> Result<(usize, usize), PlanError> {
     let wanted = match request.settings.prompt.ring {
-        Ring::Auto => AUTO_RING.min(slots),
+        Ring::Auto => AUTO_RING.min((slots / 4).max(LEAST_AUTO_RING)).min(slots),
         Ring::Slots(n) => n as usize,
         Ring::Bytes(bytes) => (bytes.len() / slot_bytes).max(1),
     };

@@ -14,10 +14,6 @@ const WAVES: [usize; 10] = [8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16];
 /// A wave's buffers may take one part in this many of a card's memory when the planner chooses.
 const WAVE_SHARE: usize = 4;
 
-/// Bytes a card reads from its own memory in the time in which this fraction of them crosses the link; only to break ties between
-/// splits that stream alike.
-const LOCAL_SPEEDUP: f64 = 40.0;
-
 /// The smallest wave the planner chooses.
 const SMALLEST_WAVE: usize = 16;
 
@@ -83,7 +79,8 @@ pub(super) fn stages(request: &Request<'_>, wave: usize) -> Result<Vec<StagePlan
     Ok(stages)
 }
 
-/// A card's time for the layers in `needs`, in seconds of its link; `None` when they do not fit.
+/// A card's time for a wave through the layers in `needs`, in seconds: what streams crosses the link, all is read once from the card's
+/// memory. `None` when they do not fit.
 fn cost(request: &Request<'_>, card: &CardBudget, needs: &Needs) -> Option<f64> {
     let fixed = needs.total();
     let free = card.memory.len().checked_sub(fixed)?;
@@ -91,7 +88,7 @@ fn cost(request: &Request<'_>, card: &CardBudget, needs: &Needs) -> Option<f64> 
         return None;
     }
     let streamed = needs.expert_bytes.saturating_sub(free) as f64;
-    Some((streamed + (fixed + needs.expert_bytes) as f64 / LOCAL_SPEEDUP) / card.link.0)
+    Some(streamed / card.link.0 + (fixed + needs.expert_bytes) as f64 / card.rate.0)
 }
 
 /// Whether the pins let the card run exactly this range.
