@@ -58,6 +58,12 @@ impl Needs {
         self.bytes.iter().sum()
     }
 
+    /// Bytes that grow with the wave: all but weights and cells.
+    pub fn work(&self) -> usize {
+        let kept = Use::ALL.into_iter().zip(self.bytes).filter(|(of, _)| Self::adds_up(*of));
+        self.total() - kept.map(|(_, bytes)| bytes).sum::<usize>()
+    }
+
     /// As a list of buffers.
     pub fn buffers(&self) -> Vec<Buffer> {
         let all = Use::ALL.into_iter().zip(self.bytes).filter(|(_, bytes)| *bytes > 0);

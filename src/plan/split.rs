@@ -27,12 +27,14 @@ pub(super) fn choose_wave(request: &Request<'_>) -> usize {
     let cards = request.cards.len().min(request.spec.layers.len());
     let spares = |wave: &usize| {
         let Some(ranges) = best_split(request, cards, *wave) else { return false };
-        request.cards.iter().zip(ranges).all(|(card, range)| {
-            let kept = [Use::Weights, Use::Head, Use::Kv];
-            let buffers = needs(request, card, range, *wave, cards).buffers();
-            let work: usize = buffers.iter().filter(|b| !kept.contains(&b.of)).map(|b| b.bytes.len()).sum();
-            work <= card.memory.len() / WAVE_SHARE
-        })
+        let stages = request.cards.iter().zip(ranges);
+        let all: Vec<_> = stages.map(|(card, range)| (card, needs(request, card, range, *wave, cards))).collect();
+        let streams = |(card, needs): &(&CardBudget, Needs)| {
+            card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes
+        };
+        let spare = |(card, needs): &(&CardBudget, Needs)| needs.work() <= card.memory.len() / WAVE_SHARE;
+        // A large wave spares the link; where nothing streams it only takes memory.
+        all.iter().all(spare) && (*wave <= memory::row_block(*wave) || all.iter().any(streams))
     };
     WAVES.into_iter().filter(|wave| *wave <= context).find(spares).unwrap_or(context.min(SMALLEST_WAVE))
 }
