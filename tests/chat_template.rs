@@ -80,6 +80,7 @@ fn plain_messages_are_enough() {
 #[derive(Deserialize)]
 struct Snippets {
     messages: Vec<serde_json::Value>,
+    tools: Vec<serde_json::Value>,
     cases: Vec<Snippet>,
 }
 
@@ -97,7 +98,8 @@ fn snippets_render_as_in_python() {
         serde_json::from_str(&fs_err::read_to_string(data("templates/jinja2.json")).unwrap()).unwrap();
     assert!(snippets.cases.len() >= 17);
     for case in &snippets.cases {
-        let request = ChatRequest { messages: snippets.messages.clone(), ..ChatRequest::default() };
+        let (messages, tools) = (snippets.messages.clone(), snippets.tools.clone());
+        let request = ChatRequest { messages, tools, ..ChatRequest::default() };
         let text = ChatTemplate::new(&case.template, &Vocabulary::default()).unwrap().render(&request).unwrap();
         assert_eq!(text, case.text, "{}", case.template);
     }
