@@ -10,8 +10,6 @@ pub const HIDDEN_FREE: Why = Why("hidden buffer free");
 pub const EMBEDDINGS_TAKEN: Why = Why("embeddings taken");
 /// The leaving copy waits for the stage's last layer.
 pub const STAGE_DONE: Why = Why("stage done");
-/// Compute waits before it writes a hidden buffer whose leaving copy may still read it.
-pub const HIDDEN_LEFT: Why = Why("hidden states left");
 /// The arriving copy waits until the sender's copy is in host memory.
 pub const HAND_OFF_SENT: Why = Why("hand-off sent");
 /// The leaving copy waits until the receiver has taken the host buffer's last content.
@@ -40,12 +38,11 @@ pub const REQUEST_END: Why = Why("request end");
 pub const LOADED: Why = Why("loaded");
 
 /// All of them.
-pub const ALL: [Why; 18] = [
+pub const ALL: [Why; 17] = [
     HIDDEN_ARRIVED,
     HIDDEN_FREE,
     EMBEDDINGS_TAKEN,
     STAGE_DONE,
-    HIDDEN_LEFT,
     HAND_OFF_SENT,
     HAND_OFF_TAKEN,
     ROUTED,
