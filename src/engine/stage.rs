@@ -97,7 +97,7 @@ impl Stage {
     }
 
     /// Ends the prompt's ring, if there is one: the issuer stops, its slots drain, the residents come back. On a failed card
-    /// the card is recovered in between.
+    /// the card is recovered in between, and residents whose last copy failed are copied again.
     pub(super) fn end_prompt(&mut self, failed: bool) -> Result<(), EngineError> {
         let ended = match self.ring.take() {
             Some(Ring::Streamed(ring)) => ring.end(),
@@ -105,6 +105,9 @@ impl Stage {
             None => Ok(()),
         };
         if failed {
+            if let Some(pool) = &mut self.pool {
+                pool.doubt();
+            }
             self.card.recover()?;
         } else {
             ended?;

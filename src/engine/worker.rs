@@ -195,11 +195,17 @@ impl Worker {
     fn end(&mut self, prompt: bool) -> Result<(), EngineError> {
         self.stage.card.drain(Stream::Compute, waits::REQUEST_END)?;
         self.stage.card.drain(Stream::HandOff, waits::REQUEST_END)?;
-        if prompt { self.stage.end_prompt(false) } else { Ok(()) }
+        if prompt {
+            self.stage.end_prompt(false)?;
+        }
+        if let Some(pool) = &mut self.stage.pool {
+            pool.confirm();
+        }
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<(), EngineError> {
-        self.stage.card.recover()?;
+        self.stage.end_prompt(true)?;
         match &mut self.inlet {
             Inlet::Embeddings(embeddings) => embeddings.reset(),
             Inlet::Stage(receiver) => receiver.reset(),
