@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod oracle;
+pub mod stories;
+pub mod tap;
+pub mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
