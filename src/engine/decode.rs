@@ -25,10 +25,8 @@ impl Stage {
             .enumerate()
             .map(|(r, (slot, first))| Part { slot: *slot, rows: r..r + 1, first: *first })
             .collect();
-        let layers = std::mem::take(&mut self.layers);
-        let result = self.step_layers(&layers, &parts, hidden, cancel);
-        self.layers = layers;
-        result
+        let layers = std::sync::Arc::clone(&self.layers);
+        self.step_layers(&layers, &parts, hidden, cancel)
     }
 
     fn step_layers(

@@ -40,6 +40,19 @@ pub(super) fn boundary(host: &HostMemory, watcher: &Watcher, bytes: usize) -> Re
     Ok((sender, Receiver { buffers, sent, taken: take, jobs: 0 }))
 }
 
+/// The one message that a job owes its neighbour: sent when this is dropped, so that a panic does not make the neighbour wait.
+struct Owed<'a> {
+    to: &'a Baton<Option<Event>>,
+    event: Option<Event>,
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        // A neighbour that has ended waits for nothing; the next message from it tells.
+        let _ = self.to.send(self.event.take());
+    }
+}
+
 fn gone() -> EngineError {
     EngineError::Thread("a neighbouring stage has ended".to_owned())
 }
@@ -55,17 +68,16 @@ impl Sender {
     pub fn send(&mut self, card: &dyn Card, hidden: Span, done: &Event) -> Result<Event, EngineError> {
         let job = self.jobs;
         let taken = self.next()?;
-        let result = (|| {
-            let to = buffer(&self.buffers, job, hidden.bytes)?;
-            card.wait(Stream::HandOff, done, waits::STAGE_DONE)?;
-            if let Some(taken) = &taken {
-                card.wait(Stream::HandOff, taken, waits::HAND_OFF_TAKEN)?;
-            }
-            card.submit(Stream::HandOff, Command::CopyOut { from: hidden, to })?;
-            Ok::<_, EngineError>(card.record(Stream::HandOff)?)
-        })();
-        self.sent.send(result.as_ref().ok().cloned()).map_err(|_| gone())?;
-        result
+        let mut owed = Owed { to: &self.sent, event: None };
+        let to = buffer(&self.buffers, job, hidden.bytes)?;
+        card.wait(Stream::HandOff, done, waits::STAGE_DONE)?;
+        if let Some(taken) = &taken {
+            card.wait(Stream::HandOff, taken, waits::HAND_OFF_TAKEN)?;
+        }
+        card.submit(Stream::HandOff, Command::CopyOut { from: hidden, to })?;
+        let left = card.record(Stream::HandOff)?;
+        owed.event = Some(left.clone());
+        Ok(left)
     }
 
     /// Tells the receiver that nothing comes for this job.
@@ -97,18 +109,17 @@ impl Receiver {
         let job = self.jobs;
         self.jobs += 1;
         let sent = self.sent.receive().ok_or_else(gone)?;
-        let result = sent.map(|sent| {
-            let from = buffer(&self.buffers, job, hidden.bytes)?;
-            card.wait(Stream::HandOff, &sent, waits::HAND_OFF_SENT)?;
-            if let Some(free) = free {
-                card.wait(Stream::HandOff, free, waits::HIDDEN_FREE)?;
-            }
-            card.submit(Stream::HandOff, Command::CopyIn { from, to: hidden })?;
-            Ok::<_, EngineError>(card.record(Stream::HandOff)?)
-        });
-        let result = result.transpose();
-        self.taken.send(result.as_ref().ok().and_then(Clone::clone)).map_err(|_| gone())?;
-        result
+        let mut owed = Owed { to: &self.taken, event: None };
+        let Some(sent) = sent else { return Ok(None) };
+        let from = buffer(&self.buffers, job, hidden.bytes)?;
+        card.wait(Stream::HandOff, &sent, waits::HAND_OFF_SENT)?;
+        if let Some(free) = free {
+            card.wait(Stream::HandOff, free, waits::HIDDEN_FREE)?;
+        }
+        card.submit(Stream::HandOff, Command::CopyIn { from, to: hidden })?;
+        let arrived = card.record(Stream::HandOff)?;
+        owed.event = Some(arrived.clone());
+        Ok(Some(arrived))
     }
 
     /// Forgets earlier jobs, after both sides have ended them and their cards were drained.

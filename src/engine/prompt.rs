@@ -2,9 +2,10 @@
 //! once a wave.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::cancel::Cancel;
-use super::experts::ring::{Arriving, Ring, RoutedRing, StreamedRing};
+use super::experts::ring::{Arriving, Ring, RingParts, RoutedRing, StreamedRing};
 use super::kv::cells::Slot;
 use super::layer::{F32, Part};
 use super::stage::Stage;
@@ -54,9 +55,8 @@ impl Stage {
         if let Some(pool) = &mut self.pool {
             pool.wait_for_residents()?;
         }
-        let layers = std::mem::take(&mut self.layers);
+        let layers = Arc::clone(&self.layers);
         let result = self.layers(&layers, wave, hidden, cancel);
-        self.layers = layers;
         self.counters.wave();
         result
     }
@@ -85,20 +85,19 @@ impl Stage {
 
     /// Lends slots for the prompt, if any of its experts are not on the card.
     fn start_ring(&mut self, wave: &Wave) -> Result<(), EngineError> {
-        let Some(mut pool) = self.pool.take() else { return Ok(()) };
-        let ring = if pool.ring().is_empty() {
-            Ok(None)
-        } else if wave.shortest >= self.prompt.floor {
-            let streamed = self.streamed(&pool);
-            let first = self.layers.first().map_or(0, |layer| layer.index);
-            let depth = self.prompt.routed_stream.then_some(self.prompt.depth);
-            StreamedRing::start(&self.ring_parts(), &mut pool, first, &streamed, wave.of, depth)
-                .map(|ring| Some(Ring::Streamed(ring)))
-        } else {
-            RoutedRing::start(&self.card, &pool).map(|ring| Some(Ring::Routed(ring)))
+        let streamed = match &self.pool {
+            Some(pool) if !pool.ring().is_empty() => self.streamed(pool),
+            _ => return Ok(()),
         };
-        self.pool = Some(pool);
-        self.ring = ring?;
+        let first = self.layers.first().map_or(0, |layer| layer.index);
+        let depth = self.prompt.routed_stream.then_some(self.prompt.depth);
+        let Self { card, arena, counters, pool: Some(pool), .. } = self else { return Ok(()) };
+        self.ring = Some(if wave.shortest >= self.prompt.floor {
+            let parts = RingParts { card, arena, counters };
+            Ring::Streamed(StreamedRing::start(&parts, pool, first, &streamed, wave.of, depth)?)
+        } else {
+            Ring::Routed(RoutedRing::start(card, pool)?)
+        });
         Ok(())
     }
 
@@ -145,7 +144,7 @@ impl Stage {
         self.compute(Command::Experts {
             x: self.normed(&(0..pass.routing.rows))?,
             routing: pass.routing,
-            layout: std::sync::Arc::clone(layout),
+            layout: Arc::clone(layout),
             experts,
             into: ExpertsInto::Accumulate(pass.hidden.part(0, pass.routing.rows * self.width * F32)),
             scratch: self.buffers.whole(Use::Scratch)?,

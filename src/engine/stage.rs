@@ -27,7 +27,7 @@ pub(super) struct Stage {
     pub row_block: usize,
     pub head_block: usize,
     pub prompt: PromptPlan,
-    pub layers: Vec<Layer>,
+    pub layers: Arc<[Layer]>,
     pub head: Option<Head>,
     pub buffers: Buffers,
     pub host: HostBuffers,
@@ -70,7 +70,7 @@ impl Stage {
             row_block: plan.row_block,
             head_block: crate::plan::memory::head_block(plan.wave),
             prompt: plan.prompt,
-            layers,
+            layers: layers.into(),
             head,
             buffers,
             host,
@@ -97,7 +97,7 @@ impl Stage {
     }
 
     /// Ends the prompt's ring, if there is one: the issuer stops, its slots drain, the residents come back. On a failed card
-    /// the card is recovered in between.
+    /// the card is recovered in between, and residents whose last copy failed are copied again.
     pub(super) fn end_prompt(&mut self, failed: bool) -> Result<(), EngineError> {
         let ended = match self.ring.take() {
             Some(Ring::Streamed(ring)) => ring.end(),
@@ -105,6 +105,9 @@ impl Stage {
             None => Ok(()),
         };
         if failed {
+            if let Some(pool) = &mut self.pool {
+                pool.doubt();
+            }
             self.card.recover()?;
         } else {
             ended?;

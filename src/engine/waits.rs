@@ -10,8 +10,6 @@ pub const HIDDEN_FREE: Why = Why("hidden buffer free");
 pub const EMBEDDINGS_TAKEN: Why = Why("embeddings taken");
 /// The leaving copy waits for the stage's last layer.
 pub const STAGE_DONE: Why = Why("stage done");
-/// Compute waits before it writes a hidden buffer whose leaving copy may still read it.
-pub const HIDDEN_LEFT: Why = Why("hidden states left");
 /// The arriving copy waits until the sender's copy is in host memory.
 pub const HAND_OFF_SENT: Why = Why("hand-off sent");
 /// The leaving copy waits until the receiver has taken the host buffer's last content.
@@ -34,18 +32,18 @@ pub const CHOSEN: Why = Why("experts chosen");
 pub const LOGITS: Why = Why("logits");
 /// The host keeps at most one layer of a prompt launched ahead.
 pub const ONE_LAYER_AHEAD: Why = Why("one layer ahead");
-/// The host waits for the end of a request on a stage.
+/// The host waits for the end of a request on a stage, so that its failures are its own, also those of waves that were complete before a
+/// cancellation.
 pub const REQUEST_END: Why = Why("request end");
 /// The host waits for the weights.
 pub const LOADED: Why = Why("loaded");
 
 /// All of them.
-pub const ALL: [Why; 18] = [
+pub const ALL: [Why; 17] = [
     HIDDEN_ARRIVED,
     HIDDEN_FREE,
     EMBEDDINGS_TAKEN,
     STAGE_DONE,
-    HIDDEN_LEFT,
     HAND_OFF_SENT,
     HAND_OFF_TAKEN,
     ROUTED,

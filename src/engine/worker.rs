@@ -134,10 +134,10 @@ impl Worker {
         while let Some(job) = jobs.receive() {
             let reply = match job {
                 Job::Run { number, rows, tokens, wanted, last, request } => {
-                    let result = self.guarded(number, &rows, &tokens, wanted, last, &request);
-                    Reply::Done { number, result }
+                    let guarded = |worker: &mut Self| worker.guarded(number, &rows, &tokens, wanted, last, &request);
+                    Reply::Done { number, result: self.caught(guarded) }
                 }
-                Job::Settle => Reply::Settled { result: self.settle() },
+                Job::Settle => Reply::Settled { result: self.caught(Self::settle) },
             };
             if self.replies.send(reply).is_err() {
                 return;
@@ -155,25 +155,32 @@ impl Worker {
         request: &Request,
     ) -> Result<(), EngineError> {
         let mut passed = Passed::default();
-        let ran = catch_unwind(AssertUnwindSafe(|| self.job(number, rows, tokens, wanted, request, &mut passed)));
-        let panicked = |_| Err(EngineError::Thread(format!("the stage on {} panicked", self.stage.card.id())));
-        let mut result = ran.unwrap_or_else(panicked);
+        let mut result = self.caught(|worker| worker.job(number, rows, tokens, wanted, request, &mut passed));
         if let Err(error) = self.keep_step(&passed)
             && result.is_ok()
         {
             result = Err(error);
         }
-        if result.is_ok() && last {
-            result = self.end(matches!(rows, Rows::Wave(_)));
+        // A cancelled request ends like a finished one: a failure of its earlier waves, which count as complete, shows here.
+        let ends = result.as_ref().map_or_else(|error| matches!(error, EngineError::Cancelled), |()| last);
+        if ends && let Err(error) = self.end(matches!(rows, Rows::Wave(_))) {
+            result = Err(error);
         }
-        if result.is_err() {
-            let cancelled = matches!(result, Err(EngineError::Cancelled));
+        if let Err(error) = &result {
             request.failed.store(true, Ordering::Release);
-            if let Err(error) = self.stage.end_prompt(!cancelled) {
+            if !matches!(error, EngineError::Cancelled)
+                && let Err(error) = self.stage.end_prompt(true)
+            {
                 result = Err(error);
             }
         }
         result
+    }
+
+    /// Runs a part of a job; a panic is its error.
+    fn caught(&mut self, run: impl FnOnce(&mut Self) -> Result<(), EngineError>) -> Result<(), EngineError> {
+        let ran = catch_unwind(AssertUnwindSafe(|| run(self)));
+        ran.unwrap_or_else(|_| Err(EngineError::Thread(format!("the stage on {} panicked", self.stage.card.id()))))
     }
 
     /// Makes the messages to the neighbours that the job did not come to.
@@ -193,13 +200,19 @@ impl Worker {
 
     /// Waits until all of the request has run on this stage, so that a late failure is still its own.
     fn end(&mut self, prompt: bool) -> Result<(), EngineError> {
+        if prompt {
+            self.stage.end_prompt(false)?;
+        }
         self.stage.card.drain(Stream::Compute, waits::REQUEST_END)?;
         self.stage.card.drain(Stream::HandOff, waits::REQUEST_END)?;
-        if prompt { self.stage.end_prompt(false) } else { Ok(()) }
+        if let Some(pool) = &mut self.stage.pool {
+            pool.confirm();
+        }
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<(), EngineError> {
-        self.stage.card.recover()?;
+        self.stage.end_prompt(true)?;
         match &mut self.inlet {
             Inlet::Embeddings(embeddings) => embeddings.reset(),
             Inlet::Stage(receiver) => receiver.reset(),

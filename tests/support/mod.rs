@@ -3,6 +3,9 @@
 
 pub mod oracle;
 pub mod shapes;
+pub mod stories;
+pub mod tap;
+pub mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -29,7 +29,14 @@ pub(in crate::engine) struct Pool {
     free: Vec<Span>,
     index: HashMap<(usize, ExpertId), usize>,
     lent: bool,
-    back: Option<Event>,
+    back: Option<Back>,
+}
+
+/// Copies of residents that nobody has seen arrive yet.
+struct Back {
+    copied: Event,
+    /// Whether compute waits for them.
+    awaited: bool,
 }
 
 impl Pool {
@@ -82,7 +89,7 @@ impl Pool {
             let from = self.arena.blob(resident.layer, resident.expert)?;
             self.card.submit(Stream::Experts, Command::CopyIn { from, to: resident.blob })?;
         }
-        self.back = Some(self.card.record(Stream::Experts)?);
+        self.back = Some(Back { copied: self.card.record(Stream::Experts)?, awaited: false });
         Ok(())
     }
 
@@ -104,13 +111,29 @@ impl Pool {
     /// The ring's lease has ended: displaced residents are copied back, which compute waits for at its next use.
     ///
     /// # Errors
-    /// When a copy is refused.
+    /// When a copy is refused; the displaced residents stay away then, and the next call tries again.
     pub fn take_back(&mut self) -> Result<(), CardError> {
-        if std::mem::take(&mut self.lent) && self.displaced > 0 {
-            let kept = self.residents.len() - self.displaced;
-            self.copy_residents(kept)?;
+        if self.lent && self.displaced > 0 {
+            self.copy_residents(self.residents.len() - self.displaced)?;
         }
+        self.lent = false;
         Ok(())
+    }
+
+    /// A request that compute worked for has ended well: the residents it waited for are there.
+    pub fn confirm(&mut self) {
+        if self.back.as_ref().is_some_and(|back| back.awaited) {
+            self.back = None;
+        }
+    }
+
+    /// A request has not ended well: residents whose copies failed are gone until they are taken back again.
+    pub fn doubt(&mut self) {
+        if let Some(back) = self.back.take()
+            && self.card.sync(&back.copied, waits::RESIDENTS_BACK).is_err()
+        {
+            self.lent = true;
+        }
     }
 
     /// Makes compute wait for residents that are still being copied.
@@ -118,10 +141,14 @@ impl Pool {
     /// # Errors
     /// When the card refuses the wait.
     pub fn wait_for_residents(&mut self) -> Result<(), CardError> {
-        match self.back.take() {
-            Some(back) => self.card.wait(Stream::Compute, &back, waits::RESIDENTS_BACK),
-            None => Ok(()),
+        match &mut self.back {
+            Some(back) if !back.awaited => {
+                self.card.wait(Stream::Compute, &back.copied, waits::RESIDENTS_BACK)?;
+                back.awaited = true;
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     /// The blob of an expert that is on the card now.
