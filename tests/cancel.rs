@@ -93,7 +93,7 @@ fn stories() -> Vec<Story> {
         story("resident, 1 card", &qwen, 1, Way::Resident, 0, 5),
         story("resident, 3 cards, 7 waves", &qwen, 3, Way::Resident, 0, 2),
         story("gated, 1 card, smallest", &qwen, 1, Way::Gated, 0, 5),
-        story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 6, 5),
+        story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 4, 5),
         story("ungated, 1 card, displaced residents", &qwen, 1, Way::Ungated, 6, 13),
         story("ungated, 2 cards, smallest", &qwen, 2, Way::Ungated, 0, 4),
         story("below the floor, 2 cards", &qwen, 2, Way::BelowFloor, 2, 5),

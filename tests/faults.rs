@@ -84,7 +84,7 @@ struct Bench {
 
 impl Bench {
     fn new(way: Way) -> Self {
-        let story = story("two cards", &open("qwen3moe-f32"), 2, way, 6, 5);
+        let story = story("two cards", &open("qwen3moe-f32"), 2, way, 4, 5);
         let resident = plan_for(&story.model, &[ROOMY], &story.settings).unwrap();
         let mut one = Engine::load(Arc::clone(&story.model), resident, &rig(&[ROOMY], 1).rig, &|_| {}).unwrap();
         let wanted = answer(&mut one, &story.tokens).unwrap();
@@ -240,7 +240,7 @@ fn threads_that_panic_end_their_request_only() {
 fn memory_that_runs_out_while_loading_names_card_and_bytes() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let watchdog = Watchdog::start();
-    let story = story("two cards", &open("qwen3moe-f32"), 2, Way::Gated, 6, 5);
+    let story = story("two cards", &open("qwen3moe-f32"), 2, Way::Gated, 4, 5);
     let load = |rig: &TestRig| {
         let plan = plan_for(&story.model, &story.memory, &story.settings).unwrap();
         Engine::load(Arc::clone(&story.model), plan, &rig.rig, &|_| {})

@@ -28,7 +28,7 @@ fn stories() -> Vec<Story> {
     vec![
         story("resident, 3 cards, 7 waves", &qwen, 3, Way::Resident, 0, 2),
         story("resident, 1 card, 3 waves", &qwen, 1, Way::Resident, 0, 5),
-        story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 6, 5),
+        story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 4, 5),
         story("ungated, 1 card, displaced residents", &qwen, 1, Way::Ungated, 6, 5),
         story("ungated, 2 cards, 7 waves", &mixtral, 2, Way::Ungated, 1, 2),
         story("below the floor, 1 card", &mixtral, 1, Way::BelowFloor, 0, 13),

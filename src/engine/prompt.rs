@@ -91,12 +91,12 @@ impl Stage {
         };
         let first = self.layers.first().map_or(0, |layer| layer.index);
         let depth = self.prompt.routed_stream.then_some(self.prompt.depth);
-        let Self { card, arena, counters, pool: Some(pool), .. } = self else { return Ok(()) };
+        let Self { card, arena, counters, watcher, pool: Some(pool), .. } = self else { return Ok(()) };
         self.ring = Some(if wave.shortest >= self.prompt.floor {
-            let parts = RingParts { card, arena, counters };
+            let parts = RingParts { card, arena, counters, watcher };
             Ring::Streamed(StreamedRing::start(&parts, pool, first, &streamed, wave.of, depth)?)
         } else {
-            Ring::Routed(RoutedRing::start(card, pool)?)
+            Ring::Routed(RoutedRing::start(card, pool))
         });
         Ok(())
     }

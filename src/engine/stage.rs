@@ -12,7 +12,7 @@ use super::kv::cells::KvCells;
 use super::rig::Rig;
 use super::weights::{Head, Layer, LayerFfn, Loader};
 use super::{EngineError, waits};
-use crate::card::{Card, Stream};
+use crate::card::{Card, Stream, Watcher};
 use crate::model::Model;
 use crate::ops::Rope;
 use crate::plan::{Plan, PromptPlan, StagePlan, Use};
@@ -38,6 +38,7 @@ pub(super) struct Stage {
     /// The ring of the prompt being read.
     pub ring: Option<Ring>,
     pub counters: Arc<Counters>,
+    pub watcher: Watcher,
 }
 
 impl Stage {
@@ -80,11 +81,12 @@ impl Stage {
             host_pool: HostPool::new(Arc::clone(&rig.team), Arc::clone(arena)),
             ring: None,
             counters: Arc::new(Counters::default()),
+            watcher: rig.host.watcher().clone(),
         })
     }
 
     pub(super) fn ring_parts(&self) -> RingParts<'_> {
-        RingParts { card: &self.card, arena: &self.arena, counters: &self.counters }
+        RingParts { card: &self.card, arena: &self.arena, counters: &self.counters, watcher: &self.watcher }
     }
 
     /// The experts of each layer that a streamed prompt copies.

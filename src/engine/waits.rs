@@ -16,8 +16,6 @@ pub const HAND_OFF_SENT: Why = Why("hand-off sent");
 pub const HAND_OFF_TAKEN: Why = Why("hand-off taken");
 /// The host waits for the routed set of a prompt's layer.
 pub const ROUTED: Why = Why("routed set known");
-/// The expert stream waits until compute no longer reads the residents that give way.
-pub const POOL_LENT: Why = Why("pool lent");
 /// The expert stream waits for a ring slot's last reader.
 pub const SLOT_RELEASED: Why = Why("ring slot released");
 /// Compute waits for a streamed expert.
@@ -39,7 +37,7 @@ pub const REQUEST_END: Why = Why("request end");
 pub const LOADED: Why = Why("loaded");
 
 /// All of them.
-pub const ALL: [Why; 17] = [
+pub const ALL: [Why; 16] = [
     HIDDEN_ARRIVED,
     HIDDEN_FREE,
     EMBEDDINGS_TAKEN,
@@ -47,7 +45,6 @@ pub const ALL: [Why; 17] = [
     HAND_OFF_SENT,
     HAND_OFF_TAKEN,
     ROUTED,
-    POOL_LENT,
     SLOT_RELEASED,
     EXPERT_ARRIVED,
     RING_RETURNED,

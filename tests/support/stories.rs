@@ -48,25 +48,34 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
     settings.prompt.routed_stream = if way == Way::Gated { Switch::On } else { Switch::Off };
     settings.prompt.ring = if way == Way::Resident { Ring::Auto } else { Ring::Slots(4 + extra.min(2) as u32) };
     let blob = model.spec.expert_layers().map(|(_, experts)| experts.blob().bytes as u64).max().unwrap_or(0);
-    let each = match way {
-        Way::Resident => ROOMY,
-        _ => Bytes(smallest(model, cards, &settings).0 + extra * blob),
+    let memory = match way {
+        Way::Resident => vec![ROOMY; cards],
+        _ => tight(model, cards, &settings).into_iter().map(|least| Bytes(least.0 + extra * blob)).collect(),
     };
     let tokens = (0..13).map(|i| (i * 37 + 11) % 500).collect();
-    Story { name, model: Arc::clone(model), memory: vec![each; cards], settings, tokens }
+    Story { name, model: Arc::clone(model), memory, settings, tokens }
 }
 
-/// The least memory with which equal cards can run the model.
-fn smallest(model: &Model, cards: usize, settings: &RunSettings) -> Bytes {
-    let (mut low, mut high) = (0, ROOMY.0);
-    while high - low > 256 {
-        let middle = low + (high - low) / 2;
-        match plan_for(model, &vec![Bytes(middle); cards], settings) {
-            Ok(_) => high = middle,
-            Err(_) => low = middle,
+/// The least memory of each card with which the model can run: every card lacks experts.
+fn tight(model: &Model, cards: usize, settings: &RunSettings) -> Vec<Bytes> {
+    let least = |fits: &dyn Fn(u64) -> bool| {
+        let (mut low, mut high) = (0, ROOMY.0);
+        while high - low > 256 {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { high = middle } else { low = middle }
         }
+        Bytes(high)
+    };
+    let equal = least(&|bytes| plan_for(model, &vec![Bytes(bytes); cards], settings).is_ok());
+    let mut memory = vec![equal; cards];
+    for card in 0..cards {
+        memory[card] = least(&|bytes| {
+            let mut trial = memory.clone();
+            trial[card] = Bytes(bytes);
+            plan_for(model, &trial, settings).is_ok()
+        });
     }
-    Bytes(high)
+    memory
 }
 
 /// The bits of logits: of a prompt's last row, then of each step.

@@ -10,7 +10,7 @@ use super::arena::Arena;
 use super::gate::{Decision, Gate};
 use super::handshake::{Fate, Handshake};
 use super::walk::{Entry, Walk};
-use crate::card::{Card, CardError, Command, Event, HostSpan, Span, Stream};
+use crate::card::{Card, CardError, Command, Event, HostSpan, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
 
@@ -37,6 +37,8 @@ pub(in crate::engine) struct Job {
     pub ring: Vec<Span>,
     /// Where copies are counted.
     pub counters: Arc<Counters>,
+    /// Learns that the issuer begins after what its starter has seen.
+    pub watcher: Watcher,
 }
 
 /// A running issuer. Dropping it stops and joins the thread.
@@ -52,9 +54,11 @@ impl Issuer {
     /// When the system refuses the thread.
     pub fn start(job: Job) -> Result<Self, EngineError> {
         let handshake = Arc::clone(&job.handshake);
+        let begun = job.watcher.stamp();
         let thread = std::thread::Builder::new()
             .name(format!("issuer of {}", job.card.id()))
             .spawn(move || {
+                job.watcher.join(&begun);
                 let ended = catch_unwind(AssertUnwindSafe(|| job.run()));
                 let panicked =
                     || Err(CardError::Device { card: job.card.id(), reason: "the issuer panicked".to_owned() });

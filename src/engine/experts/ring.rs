@@ -8,7 +8,7 @@ use super::handshake::{Fate, Handshake};
 use super::issuer::{Issuer, Job};
 use super::pool::Pool;
 use super::walk::Walk;
-use crate::card::{Card, CardError, Command, Event, Lease, Span, Stream};
+use crate::card::{Card, Command, Event, Lease, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
 use crate::ops::ExpertSet;
@@ -22,6 +22,7 @@ pub(in crate::engine) struct RingParts<'a> {
     pub card: &'a Arc<dyn Card>,
     pub arena: &'a Arc<Arena>,
     pub counters: &'a Arc<Counters>,
+    pub watcher: &'a Watcher,
 }
 
 /// A prompt at or above the floor: an issuer walks all experts that do not stay on the card, ahead of the routers.
@@ -64,7 +65,7 @@ impl StreamedRing {
         waves: usize,
         depth: Option<usize>,
     ) -> Result<Self, EngineError> {
-        let lease = lend(parts.card, pool.ring())?;
+        let lease = lend(parts.card, pool.ring());
         pool.lend();
         let walk = Arc::new(Walk::new(waves, streamed, pool.ring().len()));
         let gate = depth.map(|_| Arc::new(Gate::new(walk.passes())));
@@ -79,6 +80,7 @@ impl StreamedRing {
             handshake: Arc::clone(&handshake),
             ring: lease.spans().to_vec(),
             counters: Arc::clone(parts.counters),
+            watcher: parts.watcher.clone(),
         })?;
         Ok(Self { issuer, lease, walk, gate, handshake })
     }
@@ -136,10 +138,10 @@ impl StreamedRing {
 
 impl RoutedRing {
     /// Lends the slots that no resident takes.
-    pub fn start(card: &Arc<dyn Card>, pool: &Pool) -> Result<Self, EngineError> {
-        let lease = lend(card, pool.free())?;
+    pub fn start(card: &Arc<dyn Card>, pool: &Pool) -> Self {
+        let lease = lend(card, pool.free());
         let slots = lease.spans().len();
-        Ok(Self { lease, last_readers: vec![None; slots], next: 0 })
+        Self { lease, last_readers: vec![None; slots], next: 0 }
     }
 
     /// Drains and ends the lease.
@@ -178,8 +180,7 @@ impl RoutedRing {
     }
 }
 
-fn lend(card: &Arc<dyn Card>, slots: &[Span]) -> Result<Lease, CardError> {
-    let before = card.record(Stream::Compute)?;
-    card.wait(Stream::Experts, &before, waits::POOL_LENT)?;
-    Ok(Lease::new(Arc::clone(card), slots, &USERS, waits::RING_RETURNED))
+/// Borrows slots. Nothing reads them any more: every request ends with a drain of the compute stream.
+fn lend(card: &Arc<dyn Card>, slots: &[Span]) -> Lease {
+    Lease::new(Arc::clone(card), slots, &USERS, waits::RING_RETURNED)
 }
