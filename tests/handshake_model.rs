@@ -47,7 +47,7 @@ struct Story {
     ring: usize,
     /// Copies ahead; without the gate none are counted.
     depth: Option<usize>,
-    /// Entry whose copy is refused.
+    /// A routed entry whose copy is refused.
     refused: Option<usize>,
     /// Compute leaves before this entry.
     leaves: Option<usize>,
@@ -235,8 +235,8 @@ fn stories() -> Vec<Story> {
         Story { depth: None, ..PLAIN },
         Story { ring: 1, group: 2, ..PLAIN },
         Story { group: 2, ..PLAIN },
-        Story { refused: Some(0), ..PLAIN },
-        Story { refused: Some(3), ..PLAIN },
+        Story { refused: Some(1), ..PLAIN },
+        Story { refused: Some(2), ..PLAIN },
         Story { leaves: Some(1), depth: Some(1), stuck: true, ..PLAIN },
     ];
     all.extend((0..4).map(|k| Story { leaves: Some(k), ..PLAIN }));
