@@ -18,6 +18,7 @@ use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
 use aqueduct::units::{Bytes, ExpertId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use support::watchdog::Watchdog;
 use support::{ROOMY, plan_for, rig};
 
 /// Cases of a run.
@@ -68,7 +69,11 @@ fn list(model: &Model, stage: &StagePlan, waves: usize) -> Vec<Listed> {
     let stay = &experts.residents[..experts.residents.len() - experts.displaced];
     let mut listed = Vec::new();
     for wave in 0..waves {
-        for (layer, spec) in model.spec.expert_layers().filter(|(layer, _)| stage.layers.contains(layer)) {
+        for (layer, spec) in model.spec.expert_layers() {
+            let layer = layer.0 as usize;
+            if !stage.layers.contains(&layer) {
+                continue;
+            }
             let pass = wave * stage.layers.len() + (layer - stage.layers.start);
             for expert in 0..spec.experts {
                 if !stay.iter().any(|at| (at.layer, at.expert) == (layer, expert)) {
@@ -207,7 +212,9 @@ fn an_independent_replay_finds_the_same_skips() {
     let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let seen = RefCell::new(Seen::default());
-    runner.run(&ways(), |way| check(&model, &way, &mut seen.borrow_mut())).unwrap();
+    let watchdog = Watchdog::start();
+    let watched = |way: Way| watchdog.watch(&format!("{way:?}"), || check(&model, &way, &mut seen.borrow_mut()));
+    runner.run(&ways(), watched).unwrap();
     let seen = seen.into_inner();
     let Replay { issued, skipped, ahead, .. } = seen.found;
     println!(
