@@ -37,6 +37,8 @@ use crate::model::Model;
 use crate::plan::{Plan, memory};
 use crate::units::{Bytes, TokenId};
 use experts::arena::Arena;
+use experts::gate::Published;
+use experts::latest_gate::LatestGate;
 use handoff::{Embeddings, boundary};
 use prompt::Wave;
 use sequence::FreeSlots;
@@ -49,6 +51,7 @@ pub struct Engine {
     model: Arc<Model>,
     cards: Vec<Arc<dyn Card>>,
     counters: Vec<Arc<Counters>>,
+    latest_gates: Vec<Arc<LatestGate>>,
     locked: (Bytes, Bytes),
     free: Arc<FreeSlots>,
     replies: BatonReceiver<Reply>,
@@ -70,11 +73,13 @@ impl Engine {
         let (reply, replies) = baton(watcher);
         let mut stages = Vec::with_capacity(plan.stages.len());
         let mut counters = Vec::with_capacity(plan.stages.len());
+        let mut latest_gates = Vec::with_capacity(plan.stages.len());
         let mut cards = Vec::with_capacity(plan.stages.len());
         let mut incoming = None;
         for (i, stage_plan) in plan.stages.iter().enumerate() {
             let stage = Stage::load(&model, &plan, stage_plan, rig, &arena, progress)?;
             counters.push(Arc::clone(&stage.counters));
+            latest_gates.push(Arc::clone(&stage.latest_gate));
             cards.push(Arc::clone(&stage.card));
             let inlet = match incoming.take() {
                 None => Inlet::Embeddings(Embeddings::new(&rig.host, stage_plan.host.arriving)?),
@@ -94,7 +99,7 @@ impl Engine {
             stages.push(StageThread::start(worker, watcher)?);
         }
         let free = FreeSlots::new(plan.sequences);
-        Ok(Self { plan, model, cards, counters, locked: arena.locked(), free, replies, stages })
+        Ok(Self { plan, model, cards, counters, latest_gates, locked: arena.locked(), free, replies, stages })
     }
 
     /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them.
@@ -117,6 +122,11 @@ impl Engine {
     /// What each stage did so far.
     pub fn counts(&self) -> Vec<Counts> {
         self.counters.iter().map(|counters| counters.read()).collect()
+    }
+
+    /// What each stage's gate was told in the latest prompt, in order; nothing for a stage whose prompt had no gate.
+    pub fn publications(&self) -> Vec<Vec<Published>> {
+        self.latest_gates.iter().map(|latest| latest.published()).collect()
     }
 
     /// Bytes of the arena that are page-locked, and all its bytes.

@@ -85,15 +85,16 @@ impl Stage {
 
     /// Lends slots for the prompt, if any of its experts are not on the card.
     fn start_ring(&mut self, wave: &Wave) -> Result<(), EngineError> {
+        self.latest_gate.set(None);
         let streamed = match &self.pool {
             Some(pool) if !pool.ring().is_empty() => self.streamed(pool),
             _ => return Ok(()),
         };
         let first = self.layers.first().map_or(0, |layer| layer.index);
         let depth = self.prompt.routed_stream.then_some(self.prompt.depth);
-        let Self { card, arena, counters, watcher, pool: Some(pool), .. } = self else { return Ok(()) };
+        let Self { card, arena, counters, latest_gate, watcher, pool: Some(pool), .. } = self else { return Ok(()) };
         self.ring = Some(if wave.shortest >= self.prompt.floor {
-            let parts = RingParts { card, arena, counters, watcher };
+            let parts = RingParts { card, arena, counters, latest_gate, watcher };
             Ring::Streamed(StreamedRing::start(&parts, pool, first, &streamed, wave.of, depth)?)
         } else {
             Ring::Routed(RoutedRing::start(card, pool))
@@ -181,6 +182,10 @@ impl Stage {
         let mut arriving: Vec<Arriving> = Vec::new();
         for expert in (0..pass.experts as u32).map(ExpertId) {
             if let Some((k, _)) = entries.next_if(|(_, streamed)| *streamed == expert) {
+                if ring.presses(&arriving, k) {
+                    let read = self.run_arriving(pass, &arriving, std::mem::take(&mut listed))?;
+                    arriving.drain(..).for_each(|arrives| ring.release(&arrives, &read));
+                }
                 if let Some(arrives) = ring.arrive(k, Self::blob_bytes(pass), wanted(expert), &self.card)? {
                     listed.push(HeldExpert { id: expert, blob: arrives.blob });
                     arriving.push(arrives);

@@ -6,6 +6,7 @@ use super::buffers::{Buffers, HostBuffers};
 use super::counters::Counters;
 use super::experts::arena::Arena;
 use super::experts::host_pool::HostPool;
+use super::experts::latest_gate::LatestGate;
 use super::experts::pool::Pool;
 use super::experts::ring::{Ring, RingParts};
 use super::kv::cells::KvCells;
@@ -37,6 +38,7 @@ pub(super) struct Stage {
     pub host_pool: HostPool,
     /// The ring of the prompt being read.
     pub ring: Option<Ring>,
+    pub latest_gate: Arc<LatestGate>,
     pub counters: Arc<Counters>,
     pub watcher: Watcher,
 }
@@ -80,13 +82,20 @@ impl Stage {
             pool,
             host_pool: HostPool::new(Arc::clone(&rig.team), Arc::clone(arena)),
             ring: None,
+            latest_gate: Arc::default(),
             counters: Arc::new(Counters::default()),
             watcher: rig.host.watcher().clone(),
         })
     }
 
     pub(super) fn ring_parts(&self) -> RingParts<'_> {
-        RingParts { card: &self.card, arena: &self.arena, counters: &self.counters, watcher: &self.watcher }
+        RingParts {
+            card: &self.card,
+            arena: &self.arena,
+            counters: &self.counters,
+            latest_gate: &self.latest_gate,
+            watcher: &self.watcher,
+        }
     }
 
     /// The experts of each layer that a streamed prompt copies.

@@ -1,7 +1,8 @@
 //! The gate: what the issuer asks before it issues an entry.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
+use super::sync::{Mutex, MutexGuard};
 use super::walk::Walk;
 use crate::ops::ExpertSet;
 
@@ -73,25 +74,5 @@ impl Gate {
     /// All publications so far.
     pub fn published(&self) -> Vec<Published> {
         self.state().published.clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::units::ExpertId;
-
-    #[test]
-    fn unknown_entries_are_issued_and_known_unrouted_ones_skipped() {
-        let walk = Walk::new(1, &[vec![ExpertId(0), ExpertId(1)], vec![ExpertId(0), ExpertId(1)]], 3);
-        let gate = Gate::new(walk.passes());
-        assert_eq!(gate.decide(&walk, 0), Decision::Issue);
-        gate.publish(0, ExpertSet::new(2, [ExpertId(0)]));
-        assert_eq!(gate.decide(&walk, 1), Decision::Skip);
-        gate.publish(1, ExpertSet::new(2, [ExpertId(1)]));
-        assert_eq!(gate.decide(&walk, 2), Decision::Skip);
-        assert_eq!(gate.decide(&walk, 3), Decision::Issue);
-        let positions: Vec<_> = gate.published().iter().map(|published| published.position).collect();
-        assert_eq!(positions, [1, 2]);
     }
 }

@@ -1,8 +1,9 @@
 //! The handshake over ring slots: the issuer tells what became of each entry, compute tells when it is done with it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
+use super::sync::{Condvar, Mutex, MutexGuard};
 use crate::card::CardError;
 
 /// What became of an entry.

@@ -1,21 +1,17 @@
 //! The issuer: the thread that feeds the prompt ring over the card's own copy stream.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use super::arena::Arena;
-use super::gate::{Decision, Gate};
-use super::handshake::{Fate, Handshake};
+use super::feed::{Link, feed};
+use super::gate::Gate;
+use super::handshake::Handshake;
 use super::walk::{Entry, Walk};
 use crate::card::{Card, CardError, Command, Event, HostSpan, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
-
-/// How long the issuer sleeps between two looks at the oldest queued copy.
-const POLL: Duration = Duration::from_micros(20);
 
 /// What an issuer walks.
 pub(in crate::engine) struct Job {
@@ -84,61 +80,20 @@ impl Drop for Issuer {
 
 impl Job {
     fn run(&self) -> Result<(), CardError> {
-        let mut queued: VecDeque<Event> = VecDeque::new();
-        for (k, entry) in self.walk.entries().iter().enumerate() {
-            let last_reader = match self.walk.before(k) {
-                None => None,
-                Some(before) => match self.handshake.released(before) {
-                    Some(last_reader) => last_reader,
-                    None => return Ok(()),
-                },
-            };
-            if let Some((_, depth)) = &self.gate
-                && !self.wait_for_room(&mut queued, *depth)?
-            {
-                return Ok(());
-            }
-            let blob = self.blob(*entry)?;
-            if let Some((gate, _)) = &self.gate
-                && gate.decide(&self.walk, k) == Decision::Skip
-            {
-                self.counters.skipped(blob.bytes());
-                // The slot's last reader stands for the next entry of the slot, too.
-                self.handshake.release(k, last_reader);
-                self.handshake.tell(Fate::Skipped);
-                continue;
-            }
-            let arrived = self.copy(k, blob, last_reader.as_ref())?;
-            if self.gate.is_some() {
-                queued.push_back(arrived.clone());
-            }
-            self.handshake.tell(Fate::Issued(arrived));
-        }
-        Ok(())
-    }
-
-    /// Waits until fewer than `depth` copies are queued; `false` means stop.
-    fn wait_for_room(&self, queued: &mut VecDeque<Event>, depth: usize) -> Result<bool, CardError> {
-        loop {
-            while let Some(oldest) = queued.front()
-                && self.card.finished(oldest)?
-            {
-                queued.pop_front();
-            }
-            if queued.len() < depth {
-                return Ok(true);
-            }
-            if self.handshake.pause(POLL) {
-                return Ok(false);
-            }
-        }
+        let gate = self.gate.as_ref().map(|(gate, depth)| (gate.as_ref(), *depth));
+        feed(&self.walk, gate, &self.handshake, self)
     }
 
     fn blob(&self, entry: Entry) -> Result<HostSpan, CardError> {
         self.arena.blob(self.first_layer + entry.pass % self.layers, entry.expert)
     }
+}
 
-    fn copy(&self, k: usize, from: HostSpan, last_reader: Option<&Event>) -> Result<Event, CardError> {
+impl Link for Job {
+    type Event = Event;
+
+    fn copy(&self, k: usize, entry: Entry, last_reader: Option<&Event>) -> Result<Event, CardError> {
+        let from = self.blob(entry)?;
         if let Some(released) = last_reader {
             self.card.wait(Stream::Experts, released, waits::SLOT_RELEASED)?;
         }
@@ -147,5 +102,14 @@ impl Job {
         self.card.submit(Stream::Experts, Command::CopyIn { from, to })?;
         self.counters.streamed(bytes, self.walk.before(k).is_some());
         self.card.record(Stream::Experts)
+    }
+
+    fn skipped(&self, entry: Entry) -> Result<(), CardError> {
+        self.counters.skipped(self.blob(entry)?.bytes());
+        Ok(())
+    }
+
+    fn finished(&self, arrived: &Event) -> Result<bool, CardError> {
+        self.card.finished(arrived)
     }
 }

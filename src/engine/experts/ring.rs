@@ -6,6 +6,7 @@ use super::arena::Arena;
 use super::gate::Gate;
 use super::handshake::{Fate, Handshake};
 use super::issuer::{Issuer, Job};
+use super::latest_gate::LatestGate;
 use super::pool::Pool;
 use super::walk::Walk;
 use crate::card::{Card, Command, Event, Lease, Span, Stream, Watcher};
@@ -23,6 +24,7 @@ pub(in crate::engine) struct RingParts<'a> {
     pub arena: &'a Arc<Arena>,
     pub counters: &'a Arc<Counters>,
     pub watcher: &'a Watcher,
+    pub latest_gate: &'a LatestGate,
 }
 
 /// A prompt at or above the floor: an issuer walks all experts that do not stay on the card, ahead of the routers.
@@ -69,6 +71,7 @@ impl StreamedRing {
         pool.lend();
         let walk = Arc::new(Walk::new(waves, streamed, pool.ring().len()));
         let gate = depth.map(|_| Arc::new(Gate::new(walk.passes())));
+        parts.latest_gate.set(gate.clone());
         let handshake = Arc::new(Handshake::new(walk.entries().len()));
         let issuer = Issuer::start(Job {
             card: Arc::clone(parts.card),
@@ -107,6 +110,11 @@ impl StreamedRing {
     pub fn pass(&self, pass: usize) -> impl Iterator<Item = (usize, ExpertId)> + '_ {
         let places = self.walk.pass(pass);
         places.filter_map(|k| self.walk.entries().get(k).map(|entry| (k, entry.expert)))
+    }
+
+    /// Whether these experts must be read before entry `k` is waited for: the issuer may be waiting for the slot of the first.
+    pub fn presses(&self, arriving: &[Arriving], k: usize) -> bool {
+        arriving.first().is_some_and(|first| self.walk.presses(first.k, k))
     }
 
     /// Waits until entry `k` is queued; `None` when it was skipped. An entry that nothing will read (`wanted` false) is released at once.
