@@ -125,6 +125,9 @@ impl Conversation {
             sampler.accept(*token);
         }
         let begin = Instant::now();
+        if asked.limit == 0 {
+            return Ok(shown.answer(Finish::Length, begin.elapsed()));
+        }
         let mut next = sampler.sample(&logits)?;
         let finish = loop {
             sampler.accept(next);

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Instant;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
 use super::interrupt::Interrupt;
@@ -46,7 +46,7 @@ fn length(text: &str) -> Result<usize, String> {
     };
     let tokens: f64 = number.parse().map_err(|_| format!("`{text}` is no number of tokens, such as 512 or 8K"))?;
     if tokens * factor < 1.0 || tokens * factor > 1e9 {
-        Err(format!("`{text}` is out of range"))
+        Err(format!("`{text}` is out of range; a prompt has 1 to 1000000000 tokens"))
     } else {
         Ok((tokens * factor) as usize)
     }
@@ -111,6 +111,19 @@ fn arm(text: &str, base: &Topology) -> anyhow::Result<(String, Topology)> {
         let (key, value) =
             setting.split_once('=').with_context(|| format!("arm {name}: `{setting}` is no setting=value"))?;
         let number: u32 = value.parse().with_context(|| format!("arm {name}: {key}: `{value}` is no number"))?;
+        let allowed = match key {
+            "routed_stream" => 0..=1,
+            "depth" => 1..=64,
+            "floor" => 0..=1 << 20,
+            "workers" => 1..=1024,
+            _ => 1..=u32::MAX,
+        };
+        ensure!(
+            allowed.contains(&number),
+            "arm {name}: {key} is {number}, but must be between {} and {}",
+            allowed.start(),
+            allowed.end()
+        );
         match key {
             "routed_stream" => prompt.routed_stream = (number != 0).into(),
             "ring" => prompt.ring = Ring::Slots(number),

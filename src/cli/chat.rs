@@ -14,7 +14,7 @@ use super::run::summary;
 use super::sampling::SamplingArgs;
 use crate::engine::Counts;
 use crate::engine::sampler::Sampler;
-use crate::generate::{Asked, Conversation};
+use crate::generate::{Asked, Conversation, Finish};
 use crate::text::{ChatMessage, ChatRequest, ChatTemplate, StopStrings, Tokenizer, Vocabulary};
 
 /// Arguments of `chat`.
@@ -77,6 +77,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 writeln!(std::io::stderr(), "{HELP}")?;
                 continue;
             }
+            // A slash may begin a path or a comment; only one lone word that looks like a command is held back.
+            word if word.strip_prefix('/').is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic())) => {
+                writeln!(std::io::stderr(), "there is no command {word}; {HELP}")?;
+                continue;
+            }
             _ => {}
         }
         editor.add_history_entry(&line).context("keeping the line")?;
@@ -114,7 +119,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             writeln!(std::io::stdout())?;
             writeln!(std::io::stderr(), "{}", summary(&answer, &since(&before, &engine.counts())))?;
         }
-        messages.push(ChatMessage::new("assistant", answer.text));
+        if answer.finish == Finish::Cancelled && answer.tokens.is_empty() {
+            // Stopped before the first word: as if it had not been asked.
+            messages.pop();
+        } else {
+            messages.push(ChatMessage::new("assistant", answer.text));
+        }
     }
     if let Some(path) = &args.history {
         editor.save_history(path).context("keeping the history")?;

@@ -7,9 +7,6 @@ use anyhow::Context as _;
 
 use crate::engine::Cancel;
 
-/// Exit code of a program that Ctrl-C ended.
-const INTERRUPTED: i32 = 130;
-
 /// The running answer, if any, as Ctrl-C sees it.
 #[derive(Clone, Default)]
 pub struct Interrupt {
@@ -29,7 +26,7 @@ impl Interrupt {
             let running = seen.running.lock().unwrap_or_else(PoisonError::into_inner);
             match running.as_ref() {
                 Some(cancel) if seen.pressed.fetch_add(1, Ordering::Relaxed) == 0 => cancel.cancel(),
-                _ => std::process::exit(INTERRUPTED),
+                _ => std::process::exit(i32::from(super::INTERRUPTED)),
             }
         })
         .context("taking over Ctrl-C")?;

@@ -8,6 +8,7 @@ use npyz::WriterBuilder as _;
 
 use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
+use super::output::PartFile;
 use crate::engine::Cancel;
 use crate::units::TokenId;
 
@@ -30,11 +31,12 @@ pub struct Args {
 /// Writes the logits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let tokens = read_tokens(&args.tokens)?;
+    PartFile::check(&args.output)?;
     let cancel = Interrupt::install()?.begin();
     let mut engine = args.machine.load(args.machine.open_model()?, None)?;
     let vocab = engine.model().spec.vocab;
-    let part = args.output.with_extension("npy.part");
-    let file = BufWriter::new(fs_err::File::create(&part)?);
+    let (part, file) = PartFile::create(&args.output)?;
+    let file = BufWriter::new(file);
     let shape = [tokens.len() as u64, vocab as u64];
     let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(file).begin_nd()?;
     let mut written = Ok(());
@@ -43,16 +45,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             written = writer.extend(logits.iter().copied());
         }
     };
-    let result = compute(&mut engine, &tokens, args.step, &cancel, &mut write);
-    let kept = result.and_then(|()| {
-        written.and_then(|()| writer.finish()).with_context(|| format!("writing {}", part.display()))?;
-        Ok(fs_err::rename(&part, &args.output)?)
-    });
-    if kept.is_err() {
-        // The error that is told is the first one, not that of the clean-up.
-        let _ = fs_err::remove_file(&part);
-    }
-    kept
+    compute(&mut engine, &tokens, args.step, &cancel, &mut write)?;
+    written.and_then(|()| writer.finish()).with_context(|| format!("writing {}", part.path().display()))?;
+    part.keep()
 }
 
 fn compute(

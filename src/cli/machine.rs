@@ -25,13 +25,13 @@ pub struct MachineArgs {
     #[arg(short, long, value_name = "FILE")]
     pub topology: Option<PathBuf>,
     /// Tokens of a sequence, prompt and answer together [default: what the topology says, at most what the model was made for].
-    #[arg(short, long, value_name = "TOKENS")]
+    #[arg(short, long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: Option<u32>,
     /// Whether streamed KV cells are copied ahead (0 or 1); overrides kv.prefetch.
-    #[arg(long, env = "STRATA_KV_PREFETCH", value_name = "0|1", value_parser = switch, hide_short_help = true)]
+    #[arg(long, env = "STRATA_KV_PREFETCH", value_name = "0|1", value_parser = kv_prefetch, hide_short_help = true)]
     pub kv_prefetch: Option<bool>,
     /// Whether the prompt stream skips unrouted experts (0 or 1); overrides prompt.routed_stream.
-    #[arg(long, env = "STRATA_PREFILL_ROUTED_STREAM", value_name = "0|1", value_parser = switch, hide_short_help = true)]
+    #[arg(long, env = "STRATA_PREFILL_ROUTED_STREAM", value_name = "0|1", value_parser = routed_stream, hide_short_help = true)]
     pub routed_stream: Option<bool>,
     /// CPU workers; overrides rig.host.workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -41,11 +41,20 @@ pub struct MachineArgs {
     pub check_order: bool,
 }
 
-fn switch(text: &str) -> Result<bool, String> {
+fn kv_prefetch(text: &str) -> Result<bool, String> {
+    switch(text, "STRATA_KV_PREFETCH")
+}
+
+fn routed_stream(text: &str) -> Result<bool, String> {
+    switch(text, "STRATA_PREFILL_ROUTED_STREAM")
+}
+
+/// clap names only the option, wherever the value came from.
+fn switch(text: &str, variable: &str) -> Result<bool, String> {
     match text {
         "0" => Ok(false),
         "1" => Ok(true),
-        other => Err(format!("`{other}` is neither 0 nor 1")),
+        other => Err(format!("`{other}` is neither 0 nor 1; if you gave no such option, look at {variable}")),
     }
 }
 

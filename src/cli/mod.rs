@@ -7,6 +7,7 @@ mod inspect;
 mod interrupt;
 mod logits;
 mod machine;
+mod output;
 mod perplexity;
 mod plan;
 mod prompt;
@@ -21,6 +22,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+
+use crate::engine::EngineError;
+use crate::synth::{SampleError, SynthError, WriteError};
 
 /// Runs mixture-of-experts language models far larger than a card's memory, on one or more cards plus host RAM.
 #[derive(Parser)]
@@ -86,11 +90,44 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            report(&format!("{error:#}"));
-            ExitCode::FAILURE
+            report(&told(&error));
+            if is_cancelled(&error) { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Exit code of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// Ctrl-C ended the work, and what there was has been shown.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
+
+fn is_cancelled(error: &anyhow::Error) -> bool {
+    let stopped = matches!(error.downcast_ref(), Some(SynthError::Write(WriteError::Stopped { .. })))
+        || matches!(error.downcast_ref(), Some(SampleError::Write(WriteError::Stopped { .. })));
+    stopped || error.chain().any(|cause| matches!(cause.downcast_ref(), Some(EngineError::Cancelled)))
+}
+
+/// An error with its causes, in one line; a cause that the text already holds is not told twice.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = match error.downcast_ref::<io::Error>() {
+        // Errors of files carry their path and no number of the system; what is left is our own output.
+        Some(bare) if bare.raw_os_error().is_some() => "cannot write to standard output".to_owned(),
+        _ => String::new(),
+    };
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
 }
 
 /// Whether the reader of our output went away (`aqueduct inspect | head`): no mistake of anybody.
@@ -101,14 +138,16 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn report(message: &str) {
+    // Diagnostics of a topology begin with `error[code]` themselves.
+    let prefix = if message.starts_with("error[") { "" } else { "error: " };
     // Nothing can be done where even standard error is gone.
-    let _ = writeln!(io::stderr(), "error: {message}");
+    let _ = writeln!(io::stderr(), "{prefix}{message}");
 }
 
 /// Prints a value as JSON, one line.
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value)?;
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }

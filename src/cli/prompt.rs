@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use crate::text::{ChatMessage, ChatRequest, ChatTemplate, Ends, Specials, Tokenizer, Vocabulary};
 use crate::units::TokenId;
@@ -47,7 +47,9 @@ pub fn tokens(
     system: Option<&str>,
 ) -> anyhow::Result<Vec<TokenId>> {
     if !chat {
-        return Ok(tokenizer.encode(text, Specials::Parsed, Ends::Added)?);
+        let tokens = tokenizer.encode(text, Specials::Parsed, Ends::Added)?;
+        ensure!(!tokens.is_empty(), "the prompt is empty; give one with --prompt or --file, or pipe it in");
+        return Ok(tokens);
     }
     let mut messages: Vec<ChatMessage> = system.map(|text| ChatMessage::new("system", text)).into_iter().collect();
     messages.push(ChatMessage::new("user", text));

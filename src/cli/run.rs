@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
+use super::output::PartFile;
 use super::prompt::{self, PromptArgs};
 use super::sampling::SamplingArgs;
 use crate::card::timeline::Timeline;
@@ -63,6 +64,9 @@ const TRACE_LIMIT: usize = 2_000_000;
 /// Answers the prompt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = args.prompt.text()?;
+    if let Some(path) = &args.trace {
+        PartFile::check(path)?;
+    }
     let interrupt = Interrupt::install()?;
     let timeline = args.trace.as_ref().map(|_| Timeline::new(TRACE_LIMIT));
     let model = args.machine.open_model()?;
@@ -98,9 +102,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     drop(conversation);
     finish(args, &answer, &engine)?;
     if let (Some(timeline), Some(path)) = (&timeline, &args.trace) {
-        timeline.write_trace(path)?;
+        let (part, _) = PartFile::create(path)?;
+        timeline.write_trace(part.path())?;
+        part.keep()?;
     }
-    Ok(())
+    if answer.finish == Finish::Cancelled { Err(super::Interrupted.into()) } else { Ok(()) }
 }
 
 fn finish(args: &Args, answer: &Answer, engine: &Engine) -> anyhow::Result<()> {

@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use anyhow::ensure;
+
 use super::interrupt::Interrupt;
 use super::machine::progress;
 use crate::synth::write_sample;
@@ -27,6 +29,10 @@ pub struct Args {
 
 /// Writes the sample.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    // The dense file would be replaced by what is made from it.
+    if let (Ok(dense), Ok(output)) = (fs_err::canonicalize(&args.dense), fs_err::canonicalize(&args.output)) {
+        ensure!(dense != output, "{} is the dense file itself; give --output another name", output.display());
+    }
     let cancel = Interrupt::install()?.begin();
     let bar = progress("writing", 0);
     let written = write_sample(&args.dense, args.k, &args.output, &mut |done, all| {

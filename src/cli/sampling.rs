@@ -6,19 +6,19 @@ use crate::engine::sampler::SamplerSettings;
 #[derive(clap::Args)]
 pub struct SamplingArgs {
     /// 0 takes the best token, 1 draws as the model says.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Draws from the K best tokens only; 0 for all.
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     top_k: i64,
     /// Draws from the best tokens that together have this probability.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
     /// Draws from tokens at least this many times as probable as the best.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     min_p: f32,
     /// Divides the logits of recent tokens; 1 for none.
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     repetition_penalty: f32,
     /// Subtracted from the logits of recent tokens.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]

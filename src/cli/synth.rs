@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 
 use super::interrupt::Interrupt;
 use super::machine::progress;
@@ -17,10 +17,10 @@ pub struct Args {
     /// Name of the shape; `list` shows them.
     shape: String,
     /// The file to write.
-    #[arg(short, long, value_name = "FILE", required_unless_present = "dry_run", default_value = "model.gguf")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Only prints the shape and its size.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     dry_run: bool,
     /// Layers.
     #[arg(long)]
@@ -73,7 +73,7 @@ pub struct Args {
     /// Seed of all random numbers.
     #[arg(long)]
     seed: Option<u64>,
-    /// Prints what was written as JSON.
+    /// Prints what was written, or the list, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -89,6 +89,10 @@ fn quant_type(text: &str) -> Result<QuantType, String> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     if args.shape == "list" {
+        if args.json {
+            let named = |(name, about)| serde_json::json!({"name": name, "about": about});
+            return super::print_json(&NAMES.map(named));
+        }
         for (name, about) in NAMES {
             writeln!(out, "{name:24} {about}")?;
         }
@@ -99,9 +103,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(out, "{shape:#?}")?;
         return Ok(());
     }
+    let Some(output) = &args.output else {
+        bail!("synth needs the file to write; add `-o FILE.gguf`, or `--dry-run` to see the shape only");
+    };
     let cancel = Interrupt::install()?.begin();
     let bar = progress("writing", 0);
-    let written = write_model(&shape, &args.output, &mut |done, all| {
+    let written = write_model(&shape, output, &mut |done, all| {
         bar.set_length(all.0);
         bar.set_position(done.0);
         if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

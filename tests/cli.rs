@@ -1,0 +1,306 @@
+//! The program as its users meet it: messages and exit codes, JSON, closed pipes, Ctrl-C, one card and two.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MODEL: &str = "tests/data/oracle/models/qwen3moe-iq2.gguf";
+
+fn aqueduct(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aqueduct"));
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    for variable in ["STRATA_KV_PREFETCH", "STRATA_PREFILL_ROUTED_STREAM", "AQUEDUCT_LOG"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    aqueduct(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = output(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}"))
+}
+
+/// A folder with files that are wrong in one way each.
+struct Inputs(TempDir);
+
+impl Inputs {
+    fn new() -> Self {
+        let inputs = Self(TempDir::new().unwrap());
+        let model = fs_err::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(MODEL)).unwrap();
+        inputs.put("header.gguf", &model[..3000]);
+        inputs.put("weights.gguf", &model[..200_000]);
+        inputs.put("empty.gguf", b"");
+        inputs.put("bytes.txt", b"\xff\xfe");
+        inputs.put("long.txt", "word ".repeat(6000).as_bytes());
+        inputs.put("tokens.txt", b"1 2 3 4 5 6 7 8 9 10");
+        inputs.put("far.txt", b"1 999999");
+        inputs.put("typo.yaml", b"rig:\n  cards:\n    a: {memory: 24, knd: virtual}\n");
+        inputs.put("none.yaml", b"rig: {}\n");
+        inputs.put("small.yaml", b"rig:\n  cards:\n    a: {kind: virtual, memory: 1 MiB}\n");
+        inputs.put("sim.yaml", b"rig:\n  cards:\n    a: {kind: sim, memory: 8 GiB}\n");
+        for (name, cards) in [("one.yaml", &["a"][..]), ("two.yaml", &["a", "b"])] {
+            let cards: String =
+                cards.iter().map(|card| format!("    {card}: {{kind: virtual, memory: 1200 KiB}}\n")).collect();
+            let run = "run: {context: 256, prompt: {floor: 1, routed_stream: on}}\n";
+            inputs.put(name, format!("rig:\n  cards:\n{cards}{run}").as_bytes());
+        }
+        inputs
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) {
+        fs_err::write(self.path(name), bytes).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `@name` is a file of this folder.
+    fn resolve(&self, arg: &str) -> String {
+        match arg.strip_prefix('@') {
+            Some(name) => self.path(name).to_str().unwrap().to_owned(),
+            None => arg.to_owned(),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs_err::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn mistakes_are_told_with_place_and_remedy() {
+    let inputs = Inputs::new();
+    // Arguments (MODEL stands for the model), exit code, texts that must occur.
+    let cases: &[(&[&str], i32, &[&str])] = &[
+        (&["inspect", "/nope.gguf"], 1, &["/nope.gguf", "No such file"]),
+        (&["inspect", "src"], 1, &["`src` is a folder", ".gguf file is wanted"]),
+        (&["plan", "-m", "README.md"], 1, &["README.md", "not a GGUF file"]),
+        (&["inspect", "@empty.gguf"], 1, &["empty.gguf", "ends inside the header"]),
+        (&["inspect", "@header.gguf"], 1, &["header.gguf", "at byte", "left in the file"]),
+        (&["run", "-p", "hi", "-m", "@weights.gguf"], 1, &["weights.gguf", "blk.0", "was the download complete?"]),
+        (&["plan", "-m", MODEL, "-t", "/nope.yaml"], 1, &["/nope.yaml", "No such file"]),
+        (&["plan", "-m", MODEL, "-t", "src"], 1, &["src", "directory"]),
+        (&["plan", "-m", MODEL, "-t", MODEL], 1, &["is this the right file?"]),
+        (
+            &["plan", "-m", MODEL, "-t", "@typo.yaml"],
+            1,
+            &["typo.yaml:3:17", "24 GB", "unknown key `knd`", "2 mistakes"],
+        ),
+        (&["plan", "-m", MODEL, "-t", "@none.yaml"], 1, &["no `cards`", "add `cards"]),
+        (&["plan", "-m", MODEL, "-t", "@small.yaml"], 1, &["1.0 MiB is there", "raise its memory by"]),
+        (&["run", "-p", "hi", "-m", MODEL, "-t", "@sim.yaml"], 1, &["card a", "kind: virtual"]),
+        (&["run", "-p", "hi", "-m", MODEL, "-c", "0"], 2, &["--context", "0 is not in 1"]),
+        (&["run", "-p", "hi", "-m", MODEL, "-c", "-5"], 2, &["--context", "-5"]),
+        (&["run", "-p", "hi", "-m", MODEL, "-c", "999999"], 1, &["run.context", "999999", "1 to 4096"]),
+        (&["run", "-f", "@long.txt", "-m", MODEL], 1, &["do not fit", "of 4096", "shorten the text or raise"]),
+        (&["run", "-p", "", "-m", MODEL], 1, &["the prompt is empty", "--file"]),
+        (&["run", "-m", MODEL], 1, &["the prompt is empty"]),
+        (&["run", "-f", "@bytes.txt", "-m", MODEL], 1, &["bytes.txt", "UTF-8"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--temperature", "NaN"], 1, &["temperature is NaN", "between 0 and 100"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--temperature", "-1"], 1, &["temperature is -1", "between 0 and 100"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--top-k", "99999999999"], 1, &["top_k", "between 0 and"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--top-p", "0"], 1, &["top_p", "at most 1"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--stop", ""], 1, &["stop[0] is empty"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--workers", "0"], 2, &["--workers", "1..=1024"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--routed-stream", "2"], 2, &["neither 0 nor 1", "STRATA_PREFILL_ROUTED"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--kv-prefetch", "yes"], 2, &["neither 0 nor 1", "STRATA_KV_PREFETCH"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--trace", "/nope/t.json"], 1, &["/nope/t.json", "choose a folder"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--trace", "src"], 1, &["src: it is a folder"]),
+        (
+            &["logits", "-m", MODEL, "--tokens", "@tokens.txt", "-o", "/nope/l.npy"],
+            1,
+            &["/nope/l.npy", "choose a folder"],
+        ),
+        (&["logits", "-m", MODEL, "--tokens", "README.md", "-o", "@l.npy"], 1, &["README.md", "no token id"]),
+        (&["logits", "-m", MODEL, "--tokens", "@far.txt", "-o", "@l.npy"], 1, &["999999", "vocabulary of 512"]),
+        (&["perplexity", "-m", MODEL, "-p", "x"], 1, &["at least two are needed"]),
+        (&["sample", MODEL, "-o", "@x.gguf"], 1, &["SHA-256", "fetch-sample.sh"]),
+        (&["sample", MODEL, "-o", MODEL], 1, &["the dense file itself", "another name"]),
+        (&["synth", "nope", "-o", "@x.gguf"], 1, &["no shape `nope`", "tiny-llama"]),
+        (&["synth", "tiny-llama"], 1, &["-o FILE.gguf", "--dry-run"]),
+        (&["synth", "tiny-llama", "-o", "/nope/x.gguf"], 1, &["cannot write /nope/x.gguf"]),
+        (&["bench", "-m", MODEL, "--arms", "a=nope=1"], 1, &["arm a", "no setting `nope`", "routed_stream"]),
+        (&["bench", "-m", MODEL, "--arms", "a=depth=99"], 1, &["arm a", "depth is 99", "between 1 and 64"]),
+        (&["bench", "-m", MODEL, "--prompts", "0"], 2, &["out of range", "1 to"]),
+        (&["nope"], 2, &["unrecognized subcommand", "--help"]),
+    ];
+    let before = inputs.names();
+    for (args, code, wanted) in cases {
+        let resolved: Vec<_> = args.iter().map(|arg| inputs.resolve(arg)).collect();
+        let output = output(&resolved.iter().map(String::as_str).collect::<Vec<_>>());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {told}");
+        for part in *wanted {
+            assert!(told.contains(part), "{args:?}: no `{part}` in {told}");
+        }
+        assert!(!told.contains("panicked"), "{args:?}: {told}");
+        assert_eq!(told.matches("No such file").count(), usize::from(told.contains("No such file")), "twice: {told}");
+        assert!(output.stdout.is_empty(), "{args:?} wrote to standard output");
+    }
+    assert_eq!(inputs.names(), before, "a refused command left a file");
+}
+
+#[test]
+fn switches_from_the_environment_are_checked() {
+    for (variable, value) in [("STRATA_PREFILL_ROUTED_STREAM", "2"), ("STRATA_KV_PREFETCH", "yes")] {
+        let output = aqueduct(&["plan", "-m", MODEL]).env(variable, value).output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(variable) && told.contains(value), "{told}");
+    }
+}
+
+#[test]
+fn json_parses_and_says_what_was_done() {
+    assert_eq!(json(&["plan", "-m", MODEL, "--json"])["context"], 4096);
+    assert!(json(&["inspect", MODEL, "--json"])["layers"].as_array().is_some_and(|layers| layers.len() == 2));
+    assert_eq!(json(&["tokenize", "-m", MODEL, "-p", "hi", "--json"]).as_array().unwrap().len(), 2);
+    assert!(json(&["perplexity", "-m", MODEL, "-p", "hello there", "--json"])["perplexity"].as_f64().unwrap() > 1.0);
+    assert!(json(&["synth", "list", "--json"]).as_array().unwrap().len() > 3);
+    let answer = json(&["run", "-m", MODEL, "-p", "hi", "-n", "3", "--json"]);
+    assert_eq!(answer["tokens"].as_array().unwrap().len(), 3);
+    assert_eq!(json(&["run", "-m", MODEL, "-p", "hi", "-n", "0", "--json"])["tokens"].as_array().unwrap().len(), 0);
+    let bench = json(&["bench", "-m", MODEL, "--prompts", "16", "-n", "2", "--pairs", "3", "--json"]);
+    assert_eq!(bench[0]["same_tokens"], true);
+}
+
+#[test]
+fn a_trace_names_its_tracks() {
+    let inputs = Inputs::new();
+    let path = inputs.path("t.json");
+    let output = output(&["run", "-m", MODEL, "-p", "hi", "-n", "2", "--trace", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let trace: Value = serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap();
+    let events = trace.get("traceEvents").unwrap_or(&trace).as_array().unwrap();
+    let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
+    assert!(count("M") >= 2 && count("X") > 10, "{} names, {} spans", count("M"), count("X"));
+}
+
+#[test]
+fn one_card_and_two_say_the_same() {
+    let inputs = Inputs::new();
+    let answer = |topology: &str| {
+        let path = inputs.path(topology);
+        let prompt = "Hello there, how are you? ".repeat(4);
+        let args =
+            ["run", "-m", MODEL, "-t", path.to_str().unwrap(), "-p", &prompt, "-n", "24", "--ignore-end", "--json"];
+        json(&args)
+    };
+    let (one, two) = (answer("one.yaml"), answer("two.yaml"));
+    assert_eq!((one["stages"].as_array().unwrap().len(), two["stages"].as_array().unwrap().len()), (1, 2));
+    assert_eq!((&one["text"], &one["tokens"]), (&two["text"], &two["tokens"]));
+    assert_eq!(one["tokens"].as_array().unwrap().len(), 24);
+    for stage in [&one["stages"][0], &two["stages"][1]] {
+        assert!(stage["streamed"].as_u64().unwrap() > 0, "nothing was streamed: {one} {two}");
+    }
+}
+
+#[test]
+fn steps_and_batch_have_the_same_logits() {
+    let inputs = Inputs::new();
+    let (tokens, batch, steps) = (inputs.path("tokens.txt"), inputs.path("batch.npy"), inputs.path("steps.npy"));
+    for (path, more) in [(&batch, &[][..]), (&steps, &["--step"])] {
+        let mut args = vec!["logits", "-m", MODEL, "--tokens", tokens.to_str().unwrap(), "-o", path.to_str().unwrap()];
+        args.extend(more);
+        assert!(output(&args).status.success());
+    }
+    let (batch, steps) = (fs_err::read(batch).unwrap(), fs_err::read(steps).unwrap());
+    assert!(batch.len() > 10 * 512 * 4, "{} bytes", batch.len());
+    assert!(batch == steps, "the logits differ");
+    assert!(!inputs.names().iter().any(|name| name.ends_with(".part")));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    for args in [&["inspect", MODEL, "-a"][..], &["run", "-m", MODEL, "-p", "hi", "-n", "200", "--ignore-end"]] {
+        let mut child = aqueduct(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0];
+        let mut out = child.stdout.take().unwrap();
+        out.read_exact(&mut first).unwrap();
+        drop(out);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("error"), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_with_its_place() {
+    for args in [&["inspect", MODEL][..], &["plan", "-m", MODEL, "--json"]] {
+        let full = fs_err::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = aqueduct(args).stdout(full.into_file()).output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("standard output") && told.contains("No space left"), "{told}");
+    }
+}
+
+fn wait(child: &mut Child) -> i32 {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code().expect("ended by its own hand, not by a signal");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "Ctrl-C was not heard");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_an_answer_and_leaves_nothing() {
+    let inputs = Inputs::new();
+    let args = ["run", "-m", MODEL, "-p", "hi", "-n", "4000", "--ignore-end"];
+    let mut child = aqueduct(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 4]).unwrap();
+    interrupt(&child);
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).unwrap();
+    assert_eq!(wait(&mut child), 130);
+    assert!(rest.ends_with(b"\n"), "the line is not ended");
+    let told = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert!(told.contains("cancelled") && !told.contains("error"), "{told}");
+
+    let before = inputs.names();
+    let target = inputs.path("big.gguf");
+    let mut child = aqueduct(&["synth", "qwen3moe-1gb", "-o", target.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while inputs.names() == before {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing is written");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    interrupt(&child);
+    assert_eq!(wait(&mut child), 130);
+    assert_eq!(inputs.names(), before, "a part was left");
+}
+
+#[cfg(unix)]
+fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
