@@ -78,6 +78,9 @@ impl Listen for Trigger {
     }
 }
 
+/// What was seen at each kind of call.
+type Seen = Mutex<BTreeMap<Call, Outcomes>>;
+
 /// How requests ended after a cancel that landed at one kind of call.
 #[derive(Default)]
 struct Outcomes {
@@ -93,17 +96,17 @@ fn stories() -> Vec<Story> {
         story("resident, 1 card", &qwen, 1, Way::Resident, 0, 5),
         story("resident, 3 cards, 7 waves", &qwen, 3, Way::Resident, 0, 2),
         story("gated, 1 card, smallest", &qwen, 1, Way::Gated, 0, 5),
-        story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 4, 5),
+        story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 1, 5),
         story("ungated, 1 card, displaced residents", &qwen, 1, Way::Ungated, 6, 13),
         story("ungated, 2 cards, smallest", &qwen, 2, Way::Ungated, 0, 4),
-        story("below the floor, 2 cards", &qwen, 2, Way::BelowFloor, 2, 5),
+        story("below the floor, 2 cards", &qwen, 2, Way::BelowFloor, 1, 5),
         story("below the floor, 1 card, smallest", &mixtral, 1, Way::BelowFloor, 0, 5),
-        story("gated, 3 cards", &qwen, 3, Way::Gated, 3, 4),
-        story("ungated, 2 cards, 7 waves", &mixtral, 2, Way::Ungated, 1, 2),
+        story("gated, 3 cards", &qwen, 3, Way::Gated, 1, 4),
+        story("ungated, 2 cards, 7 waves", &mixtral, 2, Way::Ungated, 0, 2),
     ]
 }
 
-fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, seen: &mut BTreeMap<Call, Outcomes>) {
+fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, seen: &Seen) {
     let resident = plan_for(&story.model, &[ROOMY], &story.settings).unwrap();
     let mut one = Engine::load(Arc::clone(&story.model), resident, &rig(&[ROOMY], 1).rig, &|_| {}).unwrap();
     let wanted = answer(&mut one, &story.tokens).unwrap();
@@ -136,6 +139,7 @@ fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, se
         let case = || format!("{}, cancelled {after} after call {n} of {call:?}, landed at {landed:?}", story.name);
 
         let (parts, kept) = (request.done.len(), request.sequence.tokens());
+        let mut seen = seen.lock().unwrap();
         let outcomes = landed.map(|call| seen.entry(call).or_default());
         match outcome {
             Ok(()) => outcomes.into_iter().for_each(|outcomes| outcomes.finished += 1),
@@ -152,6 +156,7 @@ fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, se
             }
             Err(error) => panic!("{error}: {}", case()),
         }
+        drop(seen);
         assert_eq!(engine.taken(), (0, 1), "{}", case());
         if dice.below(4) == 0 {
             drop(request);
@@ -169,14 +174,18 @@ fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, se
 #[test]
 fn a_thousand_cancels_leave_nothing_behind() {
     let stories = stories();
-    let mut dice = Dice(2);
-    let mut seen = BTreeMap::new();
-    let watchdog = Watchdog::start();
-    for story in &stories {
-        let start = std::time::Instant::now();
-        storm(story, CANCELS / stories.len(), &mut dice, &watchdog, &mut seen);
-        println!("{:40} {:.1} s", story.name, start.elapsed().as_secs_f64());
-    }
+    let seen = Seen::default();
+    // Two at a time: a request mostly waits for the threads of its cards.
+    std::thread::scope(|scope| {
+        for (seed, part) in stories.chunks(stories.len() / 2).enumerate() {
+            let (seen, each) = (&seen, CANCELS / stories.len());
+            scope.spawn(move || {
+                let (mut dice, watchdog) = (Dice(seed as u64), Watchdog::start());
+                part.iter().for_each(|story| storm(story, each, &mut dice, &watchdog, seen));
+            });
+        }
+    });
+    let seen = seen.into_inner().unwrap();
     let mut landed = 0;
     println!("{:45} {:>8} {:>8} {:>8} {:>8}", "landed at", "none", "waves", "step", "finished");
     for (call, Outcomes { nothing_kept, waves_kept, step, finished }) in &seen {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct::engine::{Cancel, Engine, EngineError, Sequence};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
-use aqueduct::plan::Plan;
+use aqueduct::plan::{Plan, StagePlan};
 use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
 use aqueduct::units::Bytes;
 
@@ -38,7 +38,8 @@ pub fn open(name: &str) -> Arc<Model> {
     Arc::new(Model::open(super::data(format!("oracle/models/{name}.gguf"))).unwrap())
 }
 
-/// A model on `cards` cards with the least memory, or with enough for `extra` more experts on each.
+/// A model on `cards` cards with the least memory, each of them, or with enough for `extra` more experts on each: then some residents
+/// give way to the ring.
 pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, extra: u64, wave: u32) -> Story {
     let mut settings = RunSettings { context: 64, sequences: 2, ..RunSettings::default() };
     settings.kv.kind = KvType::F16;
@@ -46,36 +47,36 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
     settings.prompt.floor = if way == Way::BelowFloor { 1024 } else { 1 };
     settings.prompt.depth = 3;
     settings.prompt.routed_stream = if way == Way::Gated { Switch::On } else { Switch::Off };
-    settings.prompt.ring = if way == Way::Resident { Ring::Auto } else { Ring::Slots(4 + extra.min(2) as u32) };
+    settings.prompt.ring = if way == Way::Resident { Ring::Auto } else { Ring::Slots(if extra > 0 { 6 } else { 4 }) };
     let blob = model.spec.expert_layers().map(|(_, experts)| experts.blob().bytes as u64).max().unwrap_or(0);
-    let memory = match way {
-        Way::Resident => vec![ROOMY; cards],
-        _ => tight(model, cards, &settings).into_iter().map(|least| Bytes(least.0 + extra * blob)).collect(),
-    };
+    let mut memory = vec![ROOMY; cards];
+    if way != Way::Resident {
+        memory = vec![least(|bytes| plan_for(model, &vec![bytes; cards], &settings).is_ok()); cards];
+        for card in 0..cards {
+            let with = |bytes| {
+                let mut memory = memory.clone();
+                memory[card] = bytes;
+                memory
+            };
+            memory[card] = least(|bytes| plan_for(model, &with(bytes), &settings).is_ok());
+        }
+        memory.iter_mut().for_each(|memory| memory.0 += extra * blob);
+        let plan = plan_for(model, &memory, &settings).unwrap();
+        let streams = |stage: &StagePlan| stage.experts.as_ref().is_some_and(|experts| experts.ring > 0);
+        assert!(plan.stages.iter().all(streams), "{name}: not every card streams\n{plan}");
+    }
     let tokens = (0..13).map(|i| (i * 37 + 11) % 500).collect();
     Story { name, model: Arc::clone(model), memory, settings, tokens }
 }
 
-/// The least memory of each card with which the model can run: every card lacks experts.
-fn tight(model: &Model, cards: usize, settings: &RunSettings) -> Vec<Bytes> {
-    let least = |fits: &dyn Fn(u64) -> bool| {
-        let (mut low, mut high) = (0, ROOMY.0);
-        while high - low > 256 {
-            let middle = low + (high - low) / 2;
-            if fits(middle) { high = middle } else { low = middle }
-        }
-        Bytes(high)
-    };
-    let equal = least(&|bytes| plan_for(model, &vec![Bytes(bytes); cards], settings).is_ok());
-    let mut memory = vec![equal; cards];
-    for card in 0..cards {
-        memory[card] = least(&|bytes| {
-            let mut trial = memory.clone();
-            trial[card] = Bytes(bytes);
-            plan_for(model, &trial, settings).is_ok()
-        });
+/// The least memory that is enough, to a few bytes.
+fn least(enough: impl Fn(Bytes) -> bool) -> Bytes {
+    let (mut low, mut high) = (0, ROOMY.0);
+    while high - low > 256 {
+        let middle = low + (high - low) / 2;
+        if enough(Bytes(middle)) { high = middle } else { low = middle }
     }
-    memory
+    Bytes(high)
 }
 
 /// The bits of logits: of a prompt's last row, then of each step.

@@ -40,6 +40,11 @@ impl std::fmt::Display for Call {
 pub trait Listen: Send + Sync {
     fn before(&self, _card: &dyn Card, _call: Call) {}
     fn after(&self, _card: &dyn Card, _call: Call) {}
+
+    /// Whether the card is asked at all. Only waits can be left out.
+    fn forwards(&self, _call: Call) -> bool {
+        true
+    }
 }
 
 /// A card with a listener.
@@ -54,6 +59,10 @@ impl Tap {
         for card in &mut rig.rig.cards {
             *card = Arc::new(Self { card: Arc::clone(card), listener: listener.clone() });
         }
+    }
+
+    fn waited(&self, call: Call, run: impl FnOnce(&dyn Card) -> Result<(), CardError>) -> Result<(), CardError> {
+        if self.listener.forwards(call) { self.heard(call, run) } else { Ok(()) }
     }
 
     fn heard<T>(&self, call: Call, run: impl FnOnce(&dyn Card) -> T) -> T {
@@ -98,7 +107,7 @@ impl Card for Tap {
     }
 
     fn wait(&self, on: Stream, event: &Event, why: Why) -> Result<(), CardError> {
-        self.heard(Call::Wait(on, why), |card| card.wait(on, event, why))
+        self.waited(Call::Wait(on, why), |card| card.wait(on, event, why))
     }
 
     fn finished(&self, event: &Event) -> Result<bool, CardError> {
@@ -106,11 +115,11 @@ impl Card for Tap {
     }
 
     fn sync(&self, event: &Event, why: Why) -> Result<(), CardError> {
-        self.heard(Call::Sync(why), |card| card.sync(event, why))
+        self.waited(Call::Sync(why), |card| card.sync(event, why))
     }
 
     fn drain(&self, on: Stream, why: Why) -> Result<(), CardError> {
-        self.heard(Call::Drain(on, why), |card| card.drain(on, why))
+        self.waited(Call::Drain(on, why), |card| card.drain(on, why))
     }
 
     fn recover(&self) -> Result<(), CardError> {
