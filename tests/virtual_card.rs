@@ -346,51 +346,72 @@ fn streams_wait_for_events_and_hosts_poll_them() {
     assert!(waits[0].end - waits[0].start > 10_000_000, "{waits:?}");
 }
 
+/// The shortest of several times: other programs on the machine only make them longer.
+fn shortest(times: impl Iterator<Item = Duration>, enough: Duration) -> Duration {
+    let mut best = Duration::MAX;
+    for time in times {
+        best = best.min(time);
+        if best <= enough {
+            break;
+        }
+    }
+    best
+}
+
 #[test]
 fn a_slowed_link_takes_its_time_and_is_shared_by_its_direction() {
     let bench = Bench::with(Some(LinkRates { h2d: Rate(10e6), d2h: Rate(20e6) }));
     let from = host(&[1; 100_000]);
     let to = HostMemory::default().alloc(100_000, "to").unwrap();
-    let slots: Vec<Region> = (0..6).map(|_| bench.region(100_000, "slot")).collect();
-    let start = Instant::now();
-    for (i, slot) in slots.iter().enumerate() {
-        // Two streams in one direction share 10 MB/s: 6 x 10 ms.
-        let on = if i % 2 == 0 { Stream::Experts } else { Stream::KvIn };
-        bench.card.submit(on, Command::CopyIn { from: from.whole(), to: slot.whole() }).unwrap();
-    }
-    // The other direction is free meanwhile: 5 x 5 ms.
-    let own = bench.region(100_000, "own");
-    for _ in 0..5 {
-        bench.card.submit(Stream::KvOut, Command::CopyOut { from: own.whole(), to: to.whole() }).unwrap();
-    }
-    bench.card.drain(Stream::KvOut, WHY).unwrap();
-    let out = start.elapsed();
-    bench.card.drain(Stream::Experts, WHY).unwrap();
-    bench.card.drain(Stream::KvIn, WHY).unwrap();
-    let all = start.elapsed();
-    println!("25 ms out took {out:?}, 60 ms in took {all:?}");
-    assert!(out >= Duration::from_millis(24) && out < Duration::from_millis(55), "{out:?}");
-    assert!(all >= Duration::from_millis(59) && all < Duration::from_millis(300), "{all:?}");
+    let (own, slots) = (bench.region(100_000, "own"), bench.region(600_000, "slots"));
+    let round = || {
+        let start = Instant::now();
+        for i in 0..6 {
+            // Two streams in one direction share 10 MB/s: 6 x 10 ms.
+            let on = if i % 2 == 0 { Stream::Experts } else { Stream::KvIn };
+            let to = slots.span(i * 100_000, 100_000);
+            bench.card.submit(on, Command::CopyIn { from: from.whole(), to }).unwrap();
+        }
+        // The other direction is free meanwhile: 5 x 5 ms.
+        for _ in 0..5 {
+            bench.card.submit(Stream::KvOut, Command::CopyOut { from: own.whole(), to: to.whole() }).unwrap();
+        }
+        bench.card.drain(Stream::KvOut, WHY).unwrap();
+        let out = start.elapsed();
+        bench.card.drain(Stream::Experts, WHY).unwrap();
+        bench.card.drain(Stream::KvIn, WHY).unwrap();
+        let all = start.elapsed();
+        println!("25 ms out took {out:?}, 60 ms in took {all:?}");
+        assert!(out >= Duration::from_millis(24) && all >= Duration::from_millis(59), "faster than the links");
+        out.max(all.saturating_sub(Duration::from_millis(35)))
+    };
+    let late = Duration::from_millis(45);
+    assert!(shortest((0..20).map(|_| round()), late) <= late, "the directions hold each other up");
 
-    // The link's own clock has no gaps between queued copies, however late threads wake.
-    let copies: Vec<_> = bench.timeline.entries().into_iter().filter(|entry| entry.name == "copy in").collect();
-    let carried = copies.iter().map(|c| c.end).max().unwrap() - copies.iter().map(|c| c.start).min().unwrap();
-    assert!((60_000_000..62_000_000).contains(&carried), "{carried}");
+    let mut copies: Vec<_> = bench.timeline.entries().into_iter().filter(|entry| entry.name == "copy in").collect();
+    copies.sort_by_key(|copy| copy.start);
+    assert!(copies.iter().all(|copy| (9_999_000..=10_001_000).contains(&(copy.end - copy.start))), "{copies:?}");
+    assert!(copies.windows(2).all(|pair| pair[0].end <= pair[1].start + 1), "one copy at a time: {copies:?}");
 }
 
 #[test]
 fn many_small_copies_keep_the_rate() {
     let bench = Bench::with(Some(LinkRates { h2d: Rate(100e6), d2h: Rate(100e6) }));
     let (from, slot) = (host(&[1; 1_000]), bench.region(1_000, "slot"));
-    let start = Instant::now();
-    for _ in 0..3_000 {
-        // 10 us each, less than a thread can sleep.
-        bench.card.submit(Stream::Experts, Command::CopyIn { from: from.whole(), to: slot.whole() }).unwrap();
-    }
-    bench.card.drain(Stream::Experts, WHY).unwrap();
-    let took = start.elapsed();
-    println!("30 ms of small copies took {took:?}");
-    assert!(took >= Duration::from_micros(29_900) && took < Duration::from_millis(150), "{took:?}");
+    let round = || {
+        let start = Instant::now();
+        for _ in 0..3_000 {
+            // 10 us each, less than a thread can sleep.
+            bench.card.submit(Stream::Experts, Command::CopyIn { from: from.whole(), to: slot.whole() }).unwrap();
+        }
+        bench.card.drain(Stream::Experts, WHY).unwrap();
+        let took = start.elapsed();
+        println!("30 ms of small copies took {took:?}");
+        assert!(took >= Duration::from_micros(29_900), "{took:?}");
+        took
+    };
+    let late = Duration::from_millis(60);
+    assert!(shortest((0..20).map(|_| round()), late) <= late, "sleeping makes the link slower");
 }
 
 #[test]
