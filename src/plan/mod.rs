@@ -1,1 +1,184 @@
 //! The plan: what each card holds and what streams over which link.
+//!
+//! [`plan`] turns a [`Request`] (a model, cards with budgets, settings) into a [`Plan`], or says what does not fit and the
+//! smallest change that would make it fit. It allocates nothing; the engine allocates exactly what [`memory`] lists.
+
+mod explain;
+pub mod memory;
+mod needs;
+mod pool;
+mod refuse;
+mod split;
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+pub use memory::{Buffer, Use};
+pub use pool::{ExpertsPlan, Placement};
+pub use refuse::PlanError;
+
+use crate::card::CardKind;
+use crate::model::ModelSpec;
+use crate::ops::KvType;
+use crate::topology::RunSettings;
+use crate::units::{Bytes, CardId, Rate};
+
+/// One card as the planner sees it.
+#[derive(Clone, Debug)]
+pub struct CardBudget {
+    /// Its place in the rig.
+    pub id: CardId,
+    /// Its name in the topology.
+    pub name: String,
+    /// What it is.
+    pub kind: CardKind,
+    /// Memory the engine may use: the card's memory less its reserve.
+    pub memory: Bytes,
+    /// Rate from host to card while all cards stream.
+    pub link: Rate,
+    /// Rate at which it reads its own memory.
+    pub rate: Rate,
+}
+
+/// What a plan is made for.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The model.
+    pub spec: &'a ModelSpec,
+    /// The cards that are present, in stage order.
+    pub cards: Vec<CardBudget>,
+    /// Host memory the engine may use.
+    pub host: Bytes,
+    /// How the model is to run.
+    pub settings: &'a RunSettings,
+}
+
+/// What runs where. Everything the engine allocates and decides follows from it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// The stages, in layer order.
+    pub stages: Vec<StagePlan>,
+    /// The host's share.
+    pub host: HostPlan,
+    /// Tokens of one sequence.
+    pub context: usize,
+    /// Sequences kept at the same time.
+    pub sequences: usize,
+    /// Element type of the KV cache.
+    pub kv: KvType,
+    /// Most tokens that pass through a layer together.
+    pub wave: usize,
+    /// Rows of a wave that attention and dense products take at a time.
+    pub row_block: usize,
+    /// How prompts are read.
+    pub prompt: PromptPlan,
+    /// How hidden states cross between stages.
+    pub hand_off: HandOffPlan,
+    /// Decisions that deserve a sentence.
+    pub notes: Vec<String>,
+}
+
+/// What one card does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StagePlan {
+    /// The card.
+    pub card: CardId,
+    /// Its name in the topology.
+    pub name: String,
+    /// What it is.
+    #[serde(skip)]
+    pub kind: CardKind,
+    /// Its layers.
+    pub layers: Range<usize>,
+    /// Whether it holds the final norm and the output head.
+    pub head: bool,
+    /// Memory the engine may use.
+    pub budget: Bytes,
+    /// Every buffer.
+    pub buffers: Vec<Buffer>,
+    /// What it needs of the host.
+    pub host: memory::HostBuffers,
+    /// The expert pool; `None` for layers without experts.
+    pub experts: Option<ExpertsPlan>,
+}
+
+/// What host memory holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostPlan {
+    /// Memory the engine may use.
+    pub budget: Bytes,
+    /// The expert arena, page-locked where a card can lock it.
+    pub arena: Bytes,
+    /// Hand-off and staging buffers.
+    pub buffers: Bytes,
+}
+
+/// How prompts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PromptPlan {
+    /// Whether the stream skips experts that no token routes to.
+    pub routed_stream: bool,
+    /// Copies kept queued ahead of the link.
+    pub depth: usize,
+    /// Tokens of a wave from which on experts stream ahead of the router.
+    pub floor: usize,
+    /// Streamed experts that one command computes at most.
+    pub group: usize,
+}
+
+/// How hidden states cross between stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HandOffPlan {
+    /// There is one stage.
+    None,
+    /// Through two page-locked host buffers.
+    Host,
+}
+
+impl StagePlan {
+    /// All bytes of the card.
+    pub fn total(&self) -> Bytes {
+        self.buffers.iter().map(|buffer| buffer.bytes).sum()
+    }
+
+    /// Bytes of one buffer, zero when the stage has none of it.
+    pub fn bytes(&self, of: Use) -> usize {
+        self.buffers.iter().filter(|buffer| buffer.of == of).map(|buffer| buffer.bytes.len()).sum()
+    }
+}
+
+/// Makes the plan of a request.
+///
+/// # Errors
+/// [`PlanError`] with the card, the bytes and the smallest change when it cannot fit, or the setting that cannot act.
+pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
+    refuse::check_settings(request)?;
+    let wave = split::choose_wave(request);
+    let stages = split::stages(request, wave)?;
+    let host = memory::host(request, &stages);
+    refuse::check_host(request, &host)?;
+    let settings = request.settings;
+    let ring =
+        stages.iter().filter_map(|stage| stage.experts.as_ref()).map(|experts| experts.ring).filter(|n| *n > 0).min();
+    let mut plan = Plan {
+        host,
+        context: settings.context as usize,
+        sequences: settings.sequences as usize,
+        kv: settings.kv.kind,
+        wave,
+        row_block: memory::row_block(wave),
+        prompt: PromptPlan {
+            routed_stream: split::routed_stream(settings.prompt.routed_stream),
+            depth: settings.prompt.depth as usize,
+            floor: settings.prompt.floor as usize,
+            group: ring.map_or(1, |ring| (ring / 2).clamp(1, 8)),
+        },
+        hand_off: if stages.len() > 1 { HandOffPlan::Host } else { HandOffPlan::None },
+        notes: Vec::new(),
+        stages,
+    };
+    plan.notes = explain::notes(request, &plan);
+    Ok(plan)
+}

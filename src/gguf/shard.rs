@@ -1,0 +1,114 @@
+//! One open file: its path, its mapping, and positioned reads.
+
+#![allow(unsafe_code, reason = "mapping a file")]
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fs_err::File;
+use memmap2::Mmap;
+
+use super::error::GgufError;
+
+/// One file of a model.
+#[derive(Debug)]
+pub struct Shard {
+    path: PathBuf,
+    contents: Contents,
+}
+
+#[derive(Debug)]
+enum Contents {
+    Mapped { file: File, map: Arc<Mmap> },
+    Empty { file: File },
+    Memory(Vec<u8>),
+}
+
+impl Shard {
+    /// Opens and maps a file.
+    pub(super) fn map(path: PathBuf) -> Result<Self, GgufError> {
+        let file = File::open(&path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            let kind = if about.is_dir() { "a folder" } else { "no regular file" };
+            let text = format!("`{}` is {kind}; the path of a .gguf file is wanted", path.display());
+            return Err(GgufError::Open(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
+        // The system refuses to map nothing.
+        if about.len() == 0 {
+            return Ok(Self { path, contents: Contents::Empty { file } });
+        }
+        // SAFETY: the mapping is private and read-only, and lives as long as the `Shard` that hands out slices of it. What
+        // remains is that nobody shortens or rewrites the file while it is mapped; that is asked of the user, as by every
+        // program that maps its models. The loader reads weights through `read_at`, where a shortened file is an error.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot map `{}` into memory: {error}", path.display()))
+        })?;
+        Ok(Self { path, contents: Contents::Mapped { file, map: Arc::new(map) } })
+    }
+
+    pub(super) fn in_memory(path: PathBuf, contents: Vec<u8>) -> Self {
+        Self { path, contents: Contents::Memory(contents) }
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file; none for a model that was read from memory.
+    pub fn file(&self) -> Option<&File> {
+        match &self.contents {
+            Contents::Mapped { file, .. } | Contents::Empty { file } => Some(file),
+            Contents::Memory(_) => None,
+        }
+    }
+
+    /// The mapping, for those who use weights in place; none for an empty file and for a model read from memory.
+    pub fn mapping(&self) -> Option<&Arc<Mmap>> {
+        match &self.contents {
+            Contents::Mapped { map, .. } => Some(map),
+            Contents::Empty { .. } | Contents::Memory(_) => None,
+        }
+    }
+
+    /// The whole file, mapped.
+    pub fn contents(&self) -> &[u8] {
+        match &self.contents {
+            Contents::Mapped { map, .. } => map,
+            Contents::Empty { .. } => &[],
+            Contents::Memory(bytes) => bytes,
+        }
+    }
+
+    /// The file's length in bytes, when it was opened.
+    pub fn len(&self) -> u64 {
+        self.contents().len() as u64
+    }
+
+    /// Whether the file holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.contents().is_empty()
+    }
+
+    /// Fills `out` with the bytes from `offset` on by a positioned read, past the mapping.
+    ///
+    /// # Errors
+    /// [`GgufError::Read`] when the file cannot be read or ends too early.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), GgufError> {
+        let read = match self.file() {
+            Some(file) => file.file().read_exact_at(out, offset),
+            None => copy_from(self.contents(), offset, out),
+        };
+        read.map_err(|source| GgufError::Read { file: self.path.clone(), offset, wanted: out.len(), source })
+    }
+}
+
+fn copy_from(contents: &[u8], offset: u64, out: &mut [u8]) -> io::Result<()> {
+    let start = usize::try_from(offset).ok();
+    let source = start.and_then(|start| contents.get(start..)?.get(..out.len()));
+    out.copy_from_slice(source.ok_or(io::ErrorKind::UnexpectedEof)?);
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The plan in words: its notes, and the table a person reads.
+
+use std::fmt;
+
+use super::{HandOffPlan, Plan, Request, StagePlan, Use};
+use crate::topology::Switch;
+use crate::units::Bytes;
+
+/// Sentences about decisions that are not visible in the numbers.
+pub(super) fn notes(request: &Request<'_>, plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    let spare = request.cards.len() - plan.stages.len();
+    if spare > 0 {
+        notes.push(format!(
+            "{spare} of {} cards stay idle: the model has only {} layers",
+            request.cards.len(),
+            request.spec.layers.len()
+        ));
+    }
+    if request.settings.prompt.routed_stream == Switch::Auto {
+        notes.push("prompt.routed_stream auto: off, until its gain is measured on real cards".to_owned());
+    }
+    if plan.prompt.routed_stream && plan.stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|e| e.ring == 0)) {
+        notes.push("prompt.routed_stream is on, but every expert lives on a card: nothing is streamed".to_owned());
+    }
+    if request.settings.kv.prefetch == Switch::Auto {
+        notes.push("kv.prefetch auto: off, because every cell lives on a card".to_owned());
+    }
+    notes
+}
+
+/// Bytes of a stage by what a reader asks for.
+struct Shares {
+    weights: Bytes,
+    kv: Bytes,
+    pool: Bytes,
+    work: Bytes,
+}
+
+impl StagePlan {
+    fn shares(&self) -> Shares {
+        let of = |uses: &[Use]| -> Bytes { uses.iter().map(|of| Bytes(self.bytes(*of) as u64)).sum() };
+        let weights = of(&[Use::Weights, Use::Head]);
+        let kv = of(&[Use::Kv]);
+        let pool = of(&[Use::Pool]);
+        let work = Bytes(self.total().0 - weights.0 - kv.0 - pool.0);
+        Shares { weights, kv, pool, work }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wide = self.stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(4);
+        writeln!(
+            f,
+            "{:wide$}  {:>7}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}  {:>15}  {:>4}",
+            "card", "layers", "weights", "kv cells", "experts", "work", "total", "budget", "experts on card", "ring"
+        )?;
+        for stage in &self.stages {
+            let shares = stage.shares();
+            let layers = format!("{}-{}", stage.layers.start, stage.layers.end.saturating_sub(1));
+            let (held, ring) = stage.experts.as_ref().map_or_else(
+                || ("-".to_owned(), "-".to_owned()),
+                |experts| (format!("{} of {}", experts.residents.len(), experts.experts), experts.ring.to_string()),
+            );
+            writeln!(
+                f,
+                "{:wide$}  {:>7}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}  {:>15}  {:>4}{}",
+                stage.name,
+                layers,
+                shares.weights,
+                shares.kv,
+                shares.pool,
+                shares.work,
+                stage.total(),
+                stage.budget,
+                held,
+                ring,
+                if stage.head { "  + output head" } else { "" }
+            )?;
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "host      experts {} in one arena, buffers {}, of {} declared",
+            self.host.arena, self.host.buffers, self.host.budget
+        )?;
+        writeln!(
+            f,
+            "context   {} tokens, {} sequence{}, cache in {:?}, all cells on the cards",
+            self.context,
+            self.sequences,
+            if self.sequences == 1 { "" } else { "s" },
+            self.kv
+        )?;
+        writeln!(f, "prompt    waves of at most {} tokens, {}", self.wave, self.streaming())?;
+        for stage in &self.stages {
+            if let Some(experts) = stage.experts.as_ref().filter(|experts| experts.ring > 0) {
+                writeln!(
+                    f,
+                    "          {}: at most {} of experts cross its link in a wave; {} residents give way to the ring",
+                    stage.name, experts.streamed, experts.displaced
+                )?;
+            }
+        }
+        match self.hand_off {
+            HandOffPlan::None => {}
+            HandOffPlan::Host => writeln!(f, "hand-off  through host memory, two buffers a boundary")?,
+        }
+        for note in &self.notes {
+            writeln!(f, "note      {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn streaming(&self) -> String {
+        if self.stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|experts| experts.ring == 0)) {
+            return "no expert is streamed".to_owned();
+        }
+        let floor = self.prompt.floor;
+        if self.prompt.routed_stream {
+            let depth = self.prompt.depth;
+            format!("experts streamed from {floor} tokens on, {depth} copies ahead, unrouted ones skipped")
+        } else {
+            format!("experts streamed from {floor} tokens on, below it only routed ones")
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Every buffer the engine will allocate, by card and on the host.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::{HostPlan, Request, StagePlan};
+use crate::card::CardKind;
+use crate::model::{LayerSpec, TensorRef};
+use crate::ops::ExpertSet;
+use crate::units::Bytes;
+
+/// What a buffer of a card is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Use {
+    /// Dense weights, norms and routers of the stage's layers.
+    Weights,
+    /// Final norm and output head.
+    Head,
+    /// Resident KV cells of every sequence.
+    Kv,
+    /// Slots of the expert pool.
+    Pool,
+    /// Hidden states of the waves in flight: f32 `[buffers, wave, width]`.
+    Hidden,
+    /// Normalised hidden states: f32 `[wave, width]`.
+    Normed,
+    /// Queries: f32 `[row block, heads * head_dim]`.
+    Queries,
+    /// Keys: f32 `[row block, kv_heads * head_dim]`.
+    Keys,
+    /// Values: f32 `[row block, kv_heads * value_dim]`.
+    Values,
+    /// Attention results: f32 `[row block, heads * value_dim]`.
+    Attended,
+    /// Running attention state: f32 `[row block, heads, 2 + value_dim]`.
+    AttentionState,
+    /// Gate products of dense FFNs: f32 `[row block, hidden]`.
+    Gate,
+    /// Up products of dense FFNs: f32 `[row block, hidden]`.
+    Up,
+    /// Router logits: f32 `[wave, experts]`.
+    RouterLogits,
+    /// Chosen experts: u32 `[wave, top_k]`.
+    RoutedIds,
+    /// Their weights: f32 `[wave, top_k]`.
+    RoutedWeights,
+    /// Entries by expert: u32 `[experts + 1 + wave * top_k]`.
+    RoutedGroups,
+    /// Decode results of the card's experts: f32 `[sequences * top_k, width]`.
+    Slots,
+    /// Decode results of the host pool: f32 `[sequences * top_k, width]`.
+    HostSlots,
+    /// Work memory of kernels.
+    Scratch,
+    /// Logits of one block of rows: f32 `[head block, vocabulary]`.
+    Logits,
+}
+
+impl Use {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 21] = [
+        Self::Weights,
+        Self::Head,
+        Self::Kv,
+        Self::Pool,
+        Self::Hidden,
+        Self::Normed,
+        Self::Queries,
+        Self::Keys,
+        Self::Values,
+        Self::Attended,
+        Self::AttentionState,
+        Self::Gate,
+        Self::Up,
+        Self::RouterLogits,
+        Self::RoutedIds,
+        Self::RoutedWeights,
+        Self::RoutedGroups,
+        Self::Slots,
+        Self::HostSlots,
+        Self::Scratch,
+        Self::Logits,
+    ];
+
+    /// The name used in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Head => "output head",
+            Self::Kv => "KV cells",
+            Self::Pool => "expert pool",
+            Self::Hidden => "hidden states",
+            Self::Normed => "normalised hidden states",
+            Self::Queries => "queries",
+            Self::Keys => "keys",
+            Self::Values => "values",
+            Self::Attended => "attention results",
+            Self::AttentionState => "attention state",
+            Self::Gate => "gate products",
+            Self::Up => "up products",
+            Self::RouterLogits => "router logits",
+            Self::RoutedIds => "routed ids",
+            Self::RoutedWeights => "routed weights",
+            Self::RoutedGroups => "routed groups",
+            Self::Slots => "expert results",
+            Self::HostSlots => "host pool results",
+            Self::Scratch => "kernel work memory",
+            Self::Logits => "logits",
+        }
+    }
+}
+
+/// One buffer of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Buffer {
+    /// What it is for.
+    #[serde(rename = "use")]
+    pub of: Use,
+    /// Its size.
+    pub bytes: Bytes,
+}
+
+/// Alignment of each tensor and blob in card memory.
+pub const ALIGN: usize = 256;
+
+/// Most rows that attention and dense products take at a time.
+const ROW_BLOCK: usize = 512;
+
+/// Rows of logits that are computed at a time.
+const HEAD_BLOCK: usize = 32;
+
+/// Rows that go through a layer together: a wave's, or a step's one of each sequence.
+pub fn rows(wave: usize, sequences: usize) -> usize {
+    wave.max(sequences)
+}
+
+/// Rows of a wave that attention and dense products take at a time.
+pub fn row_block(wave: usize) -> usize {
+    wave.min(ROW_BLOCK)
+}
+
+/// Rows of logits that are computed at a time.
+pub fn head_block(wave: usize) -> usize {
+    wave.min(HEAD_BLOCK)
+}
+
+/// Bytes of a tensor in the memory of a card of this kind: virtual cards use the file in place.
+pub fn tensor_bytes(kind: CardKind, tensor: &TensorRef) -> usize {
+    match kind {
+        CardKind::Virtual => tensor.bytes,
+        CardKind::Cuda => tensor.bytes.next_multiple_of(ALIGN),
+    }
+}
+
+/// What a stage needs of the host beside the arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HostBuffers {
+    /// Hidden states on their way to the stage: embeddings for the first, two hand-off buffers for the others.
+    pub arriving: usize,
+    /// The routed set of a layer, written by its router.
+    pub routed: usize,
+    /// Decode: chosen experts of a step, u32 `[sequences, top_k]`.
+    pub ids: usize,
+    /// Decode: normalised hidden states of a step, f32 `[sequences, width]`.
+    pub normed: usize,
+    /// Decode: results of the host pool, f32 `[sequences * top_k, width]`.
+    pub slots: usize,
+    /// Logits of one block of rows.
+    pub logits: usize,
+}
+
+impl HostBuffers {
+    /// All bytes.
+    pub fn total(&self) -> usize {
+        self.arriving + self.routed + self.ids + self.normed + self.slots + self.logits
+    }
+}
+
+/// Host buffers of the stage that runs `layers`.
+pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> HostBuffers {
+    let spec = request.spec;
+    let sequences = request.settings.sequences as usize;
+    let hidden = rows(wave, sequences) * spec.width * 4;
+    let mut all =
+        HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
+    if layers.end == spec.layers.len() {
+        all.logits = head_block(wave).max(sequences) * spec.vocab * 4;
+    }
+    for experts in spec.layers.get(layers).unwrap_or_default().iter().filter_map(LayerSpec::experts) {
+        let picks = sequences * experts.rule.top_k;
+        all.routed = all.routed.max(ExpertSet::bytes(experts.experts));
+        all.ids = all.ids.max(picks * 4);
+        all.normed = sequences * spec.width * 4;
+        all.slots = all.slots.max(picks * spec.width * 4);
+    }
+    all
+}
+
+/// What the host holds for these stages.
+pub fn host(request: &Request<'_>, stages: &[StagePlan]) -> HostPlan {
+    let buffers = stages.iter().map(|stage| stage.host.total()).sum::<usize>();
+    HostPlan { budget: request.host, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
+}
+
+/// Hidden buffers of each stage: one arrives and one leaves while neighbours compute.
+pub fn hidden_buffers(stages: usize) -> usize {
+    if stages > 1 { 2 } else { 1 }
+}

@@ -1,0 +1,182 @@
+//! Refusals: what does not fit, where, by how much, and the smallest change that would make it fit.
+
+use thiserror::Error;
+
+use super::{HostPlan, Request, split};
+use crate::ops::KvType;
+use crate::topology::{HandOff, ResidentCells, RunSettings, Switch};
+use crate::units::Bytes;
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A card is too small for any split of the layers.
+    #[error("{card}: layers, cache and work memory need at least {wanted}, {available} is there; {}", .fixes.join(", or "))]
+    TooSmall {
+        /// The card's name.
+        card: String,
+        /// The least that would do.
+        wanted: Bytes,
+        /// The card's memory less its reserve.
+        available: Bytes,
+        /// Changes that would make the model fit, smallest first.
+        fixes: Vec<String>,
+    },
+    /// The pins leave no split of the layers.
+    #[error(
+        "run.pins.layers leave no way to run all {layers} layers on the cards in their order; remove a pin or widen it"
+    )]
+    Pins {
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// A pinned amount does not fit.
+    #[error("{card}: {what} need {wanted}, {free} is free; {fix}")]
+    Pin {
+        /// The card's name.
+        card: String,
+        /// What was pinned.
+        what: String,
+        /// Its bytes.
+        wanted: Bytes,
+        /// What is free for it.
+        free: Bytes,
+        /// What to do.
+        fix: String,
+    },
+    /// The host's memory is too small.
+    #[error("host memory: experts and buffers need {wanted}, {available} is declared; raise rig.host.memory by {}", Bytes(.wanted.0 - .available.0))]
+    Host {
+        /// Bytes of arena and buffers.
+        wanted: Bytes,
+        /// What the topology declares.
+        available: Bytes,
+    },
+    /// A setting asks for something this version cannot do.
+    #[error("{setting}: {why}")]
+    Unsupported {
+        /// The setting's path in the topology.
+        setting: &'static str,
+        /// Why, and what to do.
+        why: String,
+    },
+}
+
+/// Refuses settings that cannot act.
+pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
+    let settings = request.settings;
+    let unsupported = |setting, why: String| Err(PlanError::Unsupported { setting, why });
+    if request.cards.is_empty() {
+        return unsupported("rig.cards", "there is no card; declare one, `kind: virtual` for the CPU".to_owned());
+    }
+    let context = settings.context as usize;
+    if context == 0 || context > request.spec.context.max(1) {
+        let trained = request.spec.context;
+        return unsupported(
+            "run.context",
+            format!("{context} tokens asked for, the model was made for 1 to {trained}"),
+        );
+    }
+    if settings.sequences == 0 {
+        return unsupported("run.sequences", "at least one sequence is needed".to_owned());
+    }
+    if settings.kv.resident_cells != ResidentCells::All
+        && settings.kv.resident_cells.of(settings.context) < settings.context
+    {
+        return unsupported("run.kv.resident_cells", "this version keeps all cells on the card; say `all`".to_owned());
+    }
+    if settings.kv.prefetch == Switch::On {
+        return unsupported(
+            "run.kv.prefetch",
+            "no cell is streamed, so there is nothing to prefetch; say `off` or `auto`".to_owned(),
+        );
+    }
+    if matches!(settings.hand_off, HandOff::Peer | HandOff::Nccl) {
+        return unsupported("run.hand_off", "this version hands off through the host; say `auto` or `host`".to_owned());
+    }
+    if settings.prompt.host_pool {
+        return unsupported("run.prompt.host_pool", "this version computes prompts on the cards; say `off`".to_owned());
+    }
+    Ok(())
+}
+
+/// Refuses a host that is too small.
+pub(super) fn check_host(request: &Request<'_>, host: &HostPlan) -> Result<(), PlanError> {
+    let wanted = host.arena + host.buffers;
+    if wanted > request.host {
+        return Err(PlanError::Host { wanted, available: request.host });
+    }
+    Ok(())
+}
+
+/// The refusal when no split fits.
+pub(super) fn too_small(request: &Request<'_>, cards: usize, wave: usize) -> PlanError {
+    let layers = request.spec.layers.len();
+    let mut roomy = request.clone();
+    for card in &mut roomy.cards {
+        card.memory = Bytes(1 << 60);
+    }
+    if split::best_split(&roomy, cards, wave).is_none() {
+        return PlanError::Pins { layers };
+    }
+    let Some((index, wanted)) = smallest_growth(request, cards, wave) else {
+        return PlanError::Pins { layers };
+    };
+    let Some(card) = request.cards.get(index) else { return PlanError::Pins { layers } };
+    let mut fixes = vec![format!("raise its memory by {}", Bytes(wanted.0.saturating_sub(card.memory.0)))];
+    fixes.extend(settings_that_fit(request, cards, wave));
+    PlanError::TooSmall { card: card.name.clone(), wanted, available: card.memory, fixes }
+}
+
+/// The card that needs the least more memory, and how much it then has.
+fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(usize, Bytes)> {
+    let fits = |index: usize, memory: u64| {
+        let mut trial = request.clone();
+        if let Some(card) = trial.cards.get_mut(index) {
+            card.memory = Bytes(memory);
+        }
+        split::best_split(&trial, cards, wave).is_some()
+    };
+    let alone = (0..cards).filter_map(|index| {
+        let mut low = request.cards.get(index)?.memory.0;
+        let mut high = 1 << 50;
+        if !fits(index, high) {
+            return None;
+        }
+        while high - low > 1024 {
+            let middle = low + (high - low) / 2;
+            if fits(index, middle) { high = middle } else { low = middle }
+        }
+        let before = request.cards.get(index)?.memory.0;
+        Some((high - before, index, Bytes(high)))
+    });
+    let best = alone.min()?;
+    Some((best.1, best.2))
+}
+
+/// Changes of the settings that make the model fit as the cards are.
+fn settings_that_fit(request: &Request<'_>, cards: usize, wave: usize) -> Vec<String> {
+    let fits = |settings: &RunSettings| {
+        let trial = Request { settings, ..request.clone() };
+        split::best_split(&trial, cards, wave.min(settings.context as usize)).is_some()
+    };
+    let mut fixes = Vec::new();
+    let mut smaller = request.settings.clone();
+    let (mut low, mut high) = (0, request.settings.context);
+    while high - low > 1 {
+        smaller.context = low + (high - low) / 2;
+        if fits(&smaller) { low = smaller.context } else { high = smaller.context }
+    }
+    if low > 0 {
+        fixes.push(format!("lower run.context to {low}"));
+    }
+    if request.settings.kv.kind != KvType::Int8 {
+        let mut packed = request.settings.clone();
+        packed.kv.kind = KvType::Int8;
+        if fits(&packed) {
+            fixes.push("set run.kv.type to int8".to_owned());
+        }
+    }
+    fixes
+}

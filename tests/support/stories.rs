@@ -1,0 +1,131 @@
+//! Requests on small plans: what cancels, faults and left-out waits are tried on.
+
+use std::sync::Arc;
+
+use aqueduct::engine::{Cancel, Engine, EngineError, Sequence};
+use aqueduct::model::Model;
+use aqueduct::ops::KvType;
+use aqueduct::plan::Plan;
+use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
+use aqueduct::units::Bytes;
+
+use super::{ROOMY, plan_for};
+
+/// A model on cards, and how its prompts are read.
+#[derive(Clone)]
+pub struct Story {
+    pub name: &'static str,
+    pub model: Arc<Model>,
+    pub memory: Vec<Bytes>,
+    pub settings: RunSettings,
+    pub tokens: Vec<u32>,
+}
+
+/// How prompts get their experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Resident,
+    Gated,
+    Ungated,
+    BelowFloor,
+}
+
+/// Decode steps of a request.
+pub const STEPS: [u32; 2] = [5, 9];
+
+/// Opens an oracle model.
+pub fn open(name: &str) -> Arc<Model> {
+    Arc::new(Model::open(super::data(format!("oracle/models/{name}.gguf"))).unwrap())
+}
+
+/// A model on `cards` cards with the least memory, or with enough for `extra` more experts on each.
+pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, extra: u64, wave: u32) -> Story {
+    let mut settings = RunSettings { context: 64, sequences: 2, ..RunSettings::default() };
+    settings.kv.kind = KvType::F16;
+    settings.prompt.wave = Wave::Tokens(wave);
+    settings.prompt.floor = if way == Way::BelowFloor { 1024 } else { 1 };
+    settings.prompt.depth = 3;
+    settings.prompt.routed_stream = if way == Way::Gated { Switch::On } else { Switch::Off };
+    settings.prompt.ring = if way == Way::Resident { Ring::Auto } else { Ring::Slots(4 + extra.min(2) as u32) };
+    let blob = model.spec.expert_layers().map(|(_, experts)| experts.blob().bytes as u64).max().unwrap_or(0);
+    let each = match way {
+        Way::Resident => ROOMY,
+        _ => Bytes(smallest(model, cards, &settings).0 + extra * blob),
+    };
+    let tokens = (0..13).map(|i| (i * 37 + 11) % 500).collect();
+    Story { name, model: Arc::clone(model), memory: vec![each; cards], settings, tokens }
+}
+
+/// The least memory with which equal cards can run the model.
+fn smallest(model: &Model, cards: usize, settings: &RunSettings) -> Bytes {
+    let (mut low, mut high) = (0, ROOMY.0);
+    while high - low > 256 {
+        let middle = low + (high - low) / 2;
+        match plan_for(model, &vec![Bytes(middle); cards], settings) {
+            Ok(_) => high = middle,
+            Err(_) => low = middle,
+        }
+    }
+    Bytes(high)
+}
+
+/// The bits of logits: of a prompt's last row, then of each step.
+pub type Bits = Vec<Vec<u32>>;
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// A request in the making: a prompt and some steps; what is done stays done when a part of it does not end well.
+pub struct Request<'a> {
+    tokens: &'a [u32],
+    pub sequence: Sequence,
+    pub done: Bits,
+}
+
+impl<'a> Request<'a> {
+    pub fn new(engine: &Engine, tokens: &'a [u32]) -> Self {
+        Self { tokens, sequence: engine.sequence().unwrap(), done: Vec::new() }
+    }
+
+    /// Goes on to the end.
+    pub fn run(&mut self, engine: &mut Engine, cancel: &Cancel) -> Result<(), EngineError> {
+        if self.done.is_empty() {
+            let rest = &self.tokens[self.sequence.tokens()..];
+            self.done.push(bits(&engine.prompt(&mut self.sequence, rest, cancel)?));
+        }
+        while let Some(token) = STEPS.get(self.done.len() - 1) {
+            let logits = engine.step(&mut [(&mut self.sequence, *token)], cancel)?.remove(0);
+            self.done.push(bits(&logits));
+        }
+        Ok(())
+    }
+}
+
+/// A whole request.
+pub fn answer(engine: &mut Engine, tokens: &[u32]) -> Result<Bits, EngineError> {
+    let mut request = Request::new(engine, tokens);
+    request.run(engine, &Cancel::new())?;
+    Ok(request.done)
+}
+
+/// Lengths after which a prompt's waves are complete.
+pub fn boundaries(plan: &Plan, tokens: usize) -> Vec<usize> {
+    let of = tokens.div_ceil(plan.wave);
+    let rows = |number: usize| tokens / of + usize::from(number < tokens % of);
+    (0..=of).map(|waves| (0..waves).map(rows).sum()).collect()
+}
+
+/// Pseudo-random numbers (splitmix64): the same ones each time.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `below`.
+    pub fn below(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((x ^ (x >> 31)) % below as u64) as usize
+    }
+}

@@ -1,0 +1,123 @@
+//! A card whose calls a test hears, to act in between: cancel, panic, hold back.
+
+use std::sync::Arc;
+
+use aqueduct::card::{Card, CardError, CardKind, Command, Event, HostSpan, Leases, Region, Stream, Why};
+use aqueduct::units::{Bytes, CardId};
+
+/// What is done with a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    Submit(Stream, &'static str),
+    Wait(Stream, Why),
+    Sync(Why),
+    Drain(Stream, Why),
+}
+
+impl Call {
+    /// The place in the protocol, for a call that waits.
+    pub fn why(self) -> Option<Why> {
+        match self {
+            Self::Submit(..) => None,
+            Self::Wait(_, why) | Self::Sync(why) | Self::Drain(_, why) => Some(why),
+        }
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self {
+            Self::Submit(on, name) => format!("submit `{name}` ({})", on.name()),
+            Self::Wait(on, why) => format!("wait: {} ({})", why.0, on.name()),
+            Self::Sync(why) => format!("sync: {}", why.0),
+            Self::Drain(on, why) => format!("drain: {} ({})", why.0, on.name()),
+        };
+        f.pad(&text)
+    }
+}
+
+/// Told of each call, before the card is and after it has answered.
+pub trait Listen: Send + Sync {
+    fn before(&self, _card: &dyn Card, _call: Call) {}
+    fn after(&self, _card: &dyn Card, _call: Call) {}
+}
+
+/// A card with a listener.
+pub struct Tap {
+    card: Arc<dyn Card>,
+    listener: Arc<dyn Listen>,
+}
+
+impl Tap {
+    /// Puts the listener before every card of a rig.
+    pub fn all(rig: &mut super::TestRig, listener: &Arc<impl Listen + 'static>) {
+        for card in &mut rig.rig.cards {
+            *card = Arc::new(Self { card: Arc::clone(card), listener: listener.clone() });
+        }
+    }
+
+    fn heard<T>(&self, call: Call, run: impl FnOnce(&dyn Card) -> T) -> T {
+        self.listener.before(self.card.as_ref(), call);
+        let result = run(self.card.as_ref());
+        self.listener.after(self.card.as_ref(), call);
+        result
+    }
+}
+
+impl Card for Tap {
+    fn id(&self) -> CardId {
+        self.card.id()
+    }
+
+    fn kind(&self) -> CardKind {
+        self.card.kind()
+    }
+
+    fn name(&self) -> String {
+        self.card.name()
+    }
+
+    fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError> {
+        self.card.alloc(bytes, what)
+    }
+
+    fn adopt(&self, host: &HostSpan, what: &str) -> Result<Option<Region>, CardError> {
+        self.card.adopt(host, what)
+    }
+
+    fn free_memory(&self) -> Result<Bytes, CardError> {
+        self.card.free_memory()
+    }
+
+    fn submit(&self, on: Stream, command: Command) -> Result<(), CardError> {
+        self.heard(Call::Submit(on, command.name()), |card| card.submit(on, command))
+    }
+
+    fn record(&self, on: Stream) -> Result<Event, CardError> {
+        self.card.record(on)
+    }
+
+    fn wait(&self, on: Stream, event: &Event, why: Why) -> Result<(), CardError> {
+        self.heard(Call::Wait(on, why), |card| card.wait(on, event, why))
+    }
+
+    fn finished(&self, event: &Event) -> Result<bool, CardError> {
+        self.card.finished(event)
+    }
+
+    fn sync(&self, event: &Event, why: Why) -> Result<(), CardError> {
+        self.heard(Call::Sync(why), |card| card.sync(event, why))
+    }
+
+    fn drain(&self, on: Stream, why: Why) -> Result<(), CardError> {
+        self.heard(Call::Drain(on, why), |card| card.drain(on, why))
+    }
+
+    fn recover(&self) -> Result<(), CardError> {
+        self.card.recover()
+    }
+
+    fn leases(&self) -> &Arc<Leases> {
+        self.card.leases()
+    }
+}
