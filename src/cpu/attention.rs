@@ -292,6 +292,9 @@ impl Kernel for Part<'_> {
                 continue;
             }
             widened.fill::<L>(&queries.layout, tile, kv_head);
+            if let Some(next) = tiles.get(index + 1) {
+                next.fetch::<L>(&queries.layout, kv_head);
+            }
             let (mut next, last) = (blind * group, rows.end * group);
             while next < last {
                 let count = MANY.min(last - next);

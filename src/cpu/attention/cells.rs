@@ -50,6 +50,26 @@ pub(super) fn tiles<'a>(layout: &CellLayout, slices: &[CellSlice<'a>]) -> Vec<Ti
     tiles
 }
 
+impl Tile<'_> {
+    /// Asks for the lines of one head. Heads of successive cells lie too far apart for the CPU to see the pattern.
+    #[inline(always)]
+    pub fn fetch<L: Lanes>(&self, layout: &CellLayout, kv_head: usize) {
+        let element = layout.kind.bytes();
+        let parts = [(0, layout.head_dim * element), (layout.value_offset(), layout.value_dim * element)];
+        for cell in self.bytes.chunks_exact(layout.cell_bytes()) {
+            for (start, length) in parts {
+                let head = cell.as_ptr().wrapping_add(start + kv_head * length);
+                for at in (0..length).step_by(LINE) {
+                    L::fetch(head.wrapping_add(at));
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Columns of a panel: a cache line of f32.
 pub(super) const PANEL: usize = 16;
 
