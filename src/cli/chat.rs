@@ -43,10 +43,12 @@ const HELP: &str = "/new starts over, /quit or Ctrl-D ends, Ctrl-C stops an answ
 /// Talks until the input ends.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
-    let mut engine = args.machine.load(None)?;
-    let vocabulary = Vocabulary::from_gguf(engine.model().gguf())?;
-    let tokenizer = Arc::new(Tokenizer::new(&vocabulary)?);
-    let template = ChatTemplate::of(&vocabulary)?;
+    let model = args.machine.open_model()?;
+    let (tokenizer, template) = {
+        let vocabulary = Vocabulary::from_gguf(model.gguf())?;
+        (Arc::new(Tokenizer::new(&vocabulary)?), ChatTemplate::of(&vocabulary)?)
+    };
+    let mut engine = args.machine.load(model, None)?;
     let mut conversation = Conversation::new(&engine)?;
     let mut editor = DefaultEditor::new().context("opening the terminal")?;
     if let Some(path) = args.history.as_ref().filter(|path| path.exists()) {

@@ -31,7 +31,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let tokens = read_tokens(&args.tokens)?;
     let cancel = Interrupt::install()?.begin();
-    let mut engine = args.machine.load(None)?;
+    let mut engine = args.machine.load(args.machine.open_model()?, None)?;
     let vocab = engine.model().spec.vocab;
     let part = args.output.with_extension("npy.part");
     let file = BufWriter::new(fs_err::File::create(&part)?);

@@ -80,8 +80,7 @@ impl MachineArgs {
     }
 
     /// Loads the engine, with a progress bar on a terminal.
-    pub fn load(&self, timeline: Option<Timeline>) -> anyhow::Result<Engine> {
-        let model = self.open_model()?;
+    pub fn load(&self, model: Arc<Model>, timeline: Option<Timeline>) -> anyhow::Result<Engine> {
         let topology = self.topology(&model)?;
         let plan = self.plan(&model, &topology)?;
         for note in &plan.notes {

@@ -38,9 +38,12 @@ struct Report {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = args.text.text()?;
     let cancel = Interrupt::install()?.begin();
-    let mut engine = args.machine.load(None)?;
-    let tokenizer = Tokenizer::new(&Vocabulary::from_gguf(engine.model().gguf())?)?;
-    let tokens = tokenizer.encode(&text, Specials::Parsed, Ends::Added)?;
+    let model = args.machine.open_model()?;
+    let tokens = {
+        let tokenizer = Tokenizer::new(&Vocabulary::from_gguf(model.gguf())?)?;
+        tokenizer.encode(&text, Specials::Parsed, Ends::Added)?
+    };
+    let mut engine = args.machine.load(model, None)?;
     let window = (args.window as usize).min(engine.plan().context);
     let mut losses = Vec::new();
     for part in tokens.chunks(window).filter(|part| part.len() > 1) {

@@ -65,10 +65,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = args.prompt.text()?;
     let interrupt = Interrupt::install()?;
     let timeline = args.trace.as_ref().map(|_| Timeline::new(TRACE_LIMIT));
-    let mut engine = args.machine.load(timeline.clone())?;
-    let vocabulary = Vocabulary::from_gguf(engine.model().gguf())?;
-    let tokenizer = Arc::new(Tokenizer::new(&vocabulary)?);
-    let tokens = prompt::tokens(&tokenizer, &vocabulary, &text, args.chat, args.system.as_deref())?;
+    let model = args.machine.open_model()?;
+    let (tokenizer, tokens) = {
+        let vocabulary = Vocabulary::from_gguf(model.gguf())?;
+        let tokenizer = Arc::new(Tokenizer::new(&vocabulary)?);
+        let tokens = prompt::tokens(&tokenizer, &vocabulary, &text, args.chat, args.system.as_deref())?;
+        (tokenizer, tokens)
+    };
+    let mut engine = args.machine.load(model, timeline.clone())?;
     let mut sampler = Sampler::new(args.sampling.settings(), engine.model().spec.vocab)?;
     let mut conversation = Conversation::new(&engine)?;
     let mut out = std::io::stdout();
