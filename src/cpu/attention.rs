@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod cells;
+mod product;
 mod state;
 mod store;
 mod tile;
@@ -13,14 +14,14 @@ mod tile;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::simd::{Kernel, Lanes};
+use super::simd::{Kernel, LANES, Lanes};
 use super::{Disjoint, Isa, Team};
 use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout};
 pub use cells::CellSlice;
 use cells::{Tile, Widened, tiles, value_stride};
 use state::HEAD;
 pub use store::store_kv;
-use tile::{BLOCK, Partial, Query, block, partial};
+use tile::{MANY, Partial, Query, partial};
 
 /// The queries of an attention layer.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ pub struct Queries<'a> {
 }
 
 /// Rows of a part at most: they share one widening of each tile.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 /// Rows of a part at least, where there are as many.
 const FEW_ROWS: usize = 16;
 /// Floats of partials that are kept at a time.
@@ -210,7 +211,8 @@ impl Kernel for Merge<'_> {
             for tile in self.partials.chunks_exact(self.tile) {
                 let partial = &tile[at..at + self.stride];
                 if partial[1] != 0.0 {
-                    state::merge::<L>(state, partial[0], partial[1], &partial[HEAD..]);
+                    let [factors, ..] = state::factors::<L>([state[0]; LANES], [partial[0]; LANES]);
+                    state::merge::<L>(state, factors, partial[1], &partial[HEAD..]);
                 }
             }
         }
@@ -290,11 +292,14 @@ impl Kernel for Part<'_> {
                 continue;
             }
             widened.fill::<L>(&queries.layout, tile, kv_head);
+            if let Some(next) = tiles.get(index + 1) {
+                next.fetch::<L>(&queries.layout, kv_head);
+            }
             let (mut next, last) = (blind * group, rows.end * group);
             while next < last {
-                let count = block(last - next);
-                let mut some = [Query { q: &[], seen: 0 }; BLOCK];
-                let mut places = [0; BLOCK];
+                let count = MANY.min(last - next);
+                let mut some = [Query { q: &[], seen: 0 }; MANY];
+                let mut places = [0; MANY];
                 for (offset, (query, place)) in some.iter_mut().zip(&mut places).take(count).enumerate() {
                     let (row, head) = ((next + offset) / group, kv_head * group + (next + offset) % group);
                     *place = row * heads + head;
@@ -302,22 +307,33 @@ impl Kernel for Part<'_> {
                     query.seen = queries.seen(row, tile);
                 }
                 partial::<L>(&some[..count], scale, widened, stride, found);
-                for (offset, place) in places[..count].iter().enumerate() {
-                    let (max, sum) = (found.max[offset], found.sum[offset]);
-                    let values = &found.values[offset * stride..][..value_dim];
-                    match to {
-                        To::State(state) => {
-                            let at = place * state_stride;
-                            // SAFETY: this row and head belong to this part alone.
-                            let state = unsafe { state.slice(at..at + state_stride) };
-                            state::merge::<L>(state, max, sum, values);
+                let values = |offset: usize| &found.values[offset * stride..][..value_dim];
+                match to {
+                    To::State(states) => {
+                        let place = |offset: usize| places[offset] * state_stride..(places[offset] + 1) * state_stride;
+                        for first in (0..count).step_by(LANES) {
+                            let here = LANES.min(count - first);
+                            let (mut old, mut new) = ([0.0; LANES], [0.0; LANES]);
+                            for offset in 0..here {
+                                // SAFETY: this row and head belong to this part alone.
+                                old[offset] = unsafe { states.slice(place(first + offset)) }[0];
+                                new[offset] = found.max[first + offset];
+                            }
+                            let factors = state::factors::<L>(old, new);
+                            for (offset, factors) in (first..first + here).zip(factors) {
+                                // SAFETY: as above.
+                                let state = unsafe { states.slice(place(offset)) };
+                                state::merge::<L>(state, factors, found.sum[offset], values(offset));
+                            }
                         }
-                        To::Partials { out, first } => {
+                    }
+                    To::Partials { out, first } => {
+                        for (offset, place) in places[..count].iter().enumerate() {
                             let at = (first + index) * queries.state_len() + place * state_stride;
                             // SAFETY: this tile, row and head belong to this part alone.
                             let out = unsafe { out.slice(at..at + state_stride) };
-                            (out[0], out[1]) = (max, sum);
-                            out[HEAD..].copy_from_slice(values);
+                            (out[0], out[1]) = (found.max[offset], found.sum[offset]);
+                            out[HEAD..].copy_from_slice(values(offset));
                         }
                     }
                 }

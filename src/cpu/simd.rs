@@ -68,6 +68,9 @@ pub(crate) trait Lanes: Copy {
     /// `from` must be valid for reading eight bytes.
     unsafe fn load_i8(from: *const u8) -> Self;
 
+    /// Asks for a cache line that is read soon. The address need not be valid.
+    fn fetch(from: *const u8);
+
     /// Writes eight values to memory.
     ///
     /// # Safety

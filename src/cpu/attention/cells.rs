@@ -50,18 +50,44 @@ pub(super) fn tiles<'a>(layout: &CellLayout, slices: &[CellSlice<'a>]) -> Vec<Ti
     tiles
 }
 
-/// One key and value head of a tile, as f32.
-#[derive(Debug, Default)]
-pub(super) struct Widened {
-    /// K, transposed: `[head_dim, ATTENTION_TILE]`. Cells that the tile lacks hold anything.
-    pub k: Vec<f32>,
-    /// V: `[ATTENTION_TILE, value_stride]`, zero past `value_dim`. Cells that the tile lacks hold anything.
-    pub v: Vec<f32>,
+impl Tile<'_> {
+    /// Asks for the lines of one head. Heads of successive cells lie too far apart for the CPU to see the pattern.
+    #[inline(always)]
+    pub fn fetch<L: Lanes>(&self, layout: &CellLayout, kv_head: usize) {
+        let element = layout.kind.bytes();
+        let parts = [(0, layout.head_dim * element), (layout.value_offset(), layout.value_dim * element)];
+        for cell in self.bytes.chunks_exact(layout.cell_bytes()) {
+            for (start, length) in parts {
+                let head = cell.as_ptr().wrapping_add(start + kv_head * length);
+                for at in (0..length).step_by(LINE) {
+                    L::fetch(head.wrapping_add(at));
+                }
+            }
+        }
+    }
 }
 
-/// `value_dim`, padded to whole vectors.
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Columns of a panel: a cache line of f32.
+pub(super) const PANEL: usize = 16;
+
+/// A panel's row of columns.
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; PANEL]);
+
+/// One key and value head of a tile as f32, in panels of columns, so that a product reads memory in order.
+#[derive(Debug, Default)]
+pub(super) struct Widened {
+    k: Vec<Line>,
+    v: Vec<Line>,
+}
+
+/// `value_dim`, padded to whole panels.
 pub(super) const fn value_stride(layout: &CellLayout) -> usize {
-    layout.value_dim.next_multiple_of(LANES)
+    layout.value_dim.next_multiple_of(PANEL)
 }
 
 /// How elements lie in memory.
@@ -128,11 +154,23 @@ impl Element for Int8 {
 }
 
 impl Widened {
+    /// K, a column a cell: `[ATTENTION_TILE / PANEL, head_dim, PANEL]`. Cells that the tile lacks hold anything.
+    pub fn k(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.k)
+    }
+
+    /// V, a column an element: `[value_stride / PANEL, ATTENTION_TILE, PANEL]`, zero past `value_dim`. Cells that the tile
+    /// lacks hold anything.
+    pub fn v(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.v)
+    }
+
     /// Widens one head of a tile.
     #[inline(always)]
     pub fn fill<L: Lanes>(&mut self, layout: &CellLayout, tile: &Tile<'_>, kv_head: usize) {
-        self.k.resize(layout.head_dim * ATTENTION_TILE, 0.0);
-        self.v.resize(ATTENTION_TILE * value_stride(layout), 0.0);
+        let zero = Line([0.0; PANEL]);
+        self.k.resize(layout.head_dim * ATTENTION_TILE / PANEL, zero);
+        self.v.resize(ATTENTION_TILE * value_stride(layout) / PANEL, zero);
         match layout.kind {
             KvType::F32 => self.fill_from::<L, F32>(layout, tile, kv_head),
             KvType::F16 => self.fill_from::<L, F16>(layout, tile, kv_head),
@@ -157,6 +195,8 @@ impl Widened {
             for (index, value) in scales[..here].iter_mut().enumerate() {
                 *value = scale(first + index, kv_head);
             }
+            let (panel, half) = (&mut self.k[first / PANEL * dim..][..dim], first % PANEL);
+            let lines = bytemuck::cast_slice_mut::<Line, f32>(panel);
             for d in (0..whole).step_by(LANES) {
                 let mut rows = [L::splat(0.0); LANES];
                 for (index, row) in rows[..here].iter_mut().enumerate() {
@@ -164,34 +204,39 @@ impl Widened {
                     // SAFETY: the slice holds eight elements.
                     *row = unsafe { E::load::<L>(from.as_ptr(), scales[index]) };
                 }
+                let to = &mut lines[d * PANEL..][..LANES * PANEL];
                 for (index, column) in L::transpose(rows).into_iter().enumerate() {
-                    let to = &mut self.k[(d + index) * ATTENTION_TILE + first..][..LANES];
-                    // SAFETY: the slice holds eight f32.
-                    unsafe { column.store(to.as_mut_ptr()) };
+                    // SAFETY: eight lines were cut, and each has room for a vector in either half.
+                    unsafe { column.store(to.as_mut_ptr().add(index * PANEL + half)) };
                 }
             }
             for d in whole..dim {
                 for (index, scale) in scales[..here].iter().enumerate() {
                     let from = &bytes[(first + index) * cell + start + d * E::BYTES..];
-                    self.k[d * ATTENTION_TILE + first + index] = E::one(from, *scale);
+                    lines[d * PANEL + half + index] = E::one(from, *scale);
                 }
             }
         }
-        let (dim, stride) = (layout.value_dim, value_stride(layout));
+        let dim = layout.value_dim;
         let start = layout.value_offset() + kv_head * dim * E::BYTES;
-        let whole = dim / LANES * LANES;
         for index in 0..count {
             let scale = scale(index, layout.kv_heads + kv_head);
             let from = &bytes[index * cell + start..][..dim * E::BYTES];
-            let to = &mut self.v[index * stride..][..stride];
-            for d in (0..whole).step_by(LANES) {
-                // SAFETY: eight elements from `d` on lie within both.
-                unsafe { E::load::<L>(from.as_ptr().add(d * E::BYTES), scale).store(to.as_mut_ptr().add(d)) };
+            for (panel, from) in from.chunks(PANEL * E::BYTES).enumerate() {
+                let Line(to) = &mut self.v[panel * ATTENTION_TILE + index];
+                if from.len() == PANEL * E::BYTES {
+                    // SAFETY: both hold sixteen elements.
+                    unsafe {
+                        E::load::<L>(from.as_ptr(), scale).store(to.as_mut_ptr());
+                        E::load::<L>(from.as_ptr().add(LANES * E::BYTES), scale).store(to.as_mut_ptr().add(LANES));
+                    }
+                } else {
+                    to.fill(0.0);
+                    for (from, to) in from.chunks_exact(E::BYTES).zip(to) {
+                        *to = E::one(from, scale);
+                    }
+                }
             }
-            for d in whole..dim {
-                to[d] = E::one(&from[d * E::BYTES..], scale);
-            }
-            to[dim..].fill(0.0);
         }
     }
 }

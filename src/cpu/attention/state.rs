@@ -12,21 +12,33 @@ pub(super) fn set_up(state: &mut [f32]) {
     state[0] = f32::NEG_INFINITY;
 }
 
-/// Merges a later tile's maximum, sum and values (at least as many as the state has) into a state.
-///
-/// With `m` the larger maximum, `a = e^(old max - m)` and `b = e^(tile max - m)`, sum and values become
-/// `fma(old, a, tile * b)`.
+/// How a state with maximum `old` takes in a tile with maximum `tile`: the larger of them, then `e^(old - larger)` and
+/// `e^(tile - larger)`.
+#[derive(Clone, Copy)]
+pub(super) struct Factors {
+    max: f32,
+    old: f32,
+    tile: f32,
+}
+
+/// The factors of up to eight states at once.
 #[inline(always)]
-pub(super) fn merge<L: Lanes>(state: &mut [f32], tile_max: f32, tile_sum: f32, tile: &[f32]) {
+pub(super) fn factors<L: Lanes>(old: [f32; LANES], tile: [f32; LANES]) -> [Factors; LANES] {
+    // SAFETY: the arrays hold eight f32.
+    let (old, tile) = unsafe { (L::load(old.as_ptr()), L::load(tile.as_ptr())) };
+    let max = tile.max(old);
+    let (old, tile, max) = (exp(old.sub(max)).to_array(), exp(tile.sub(max)).to_array(), max.to_array());
+    std::array::from_fn(|i| Factors { max: max[i], old: old[i], tile: tile[i] })
+}
+
+/// Merges a later tile's sum and values (at least as many as the state has) into a state: both become
+/// `fma(old, factors.old, tile * factors.tile)`.
+#[inline(always)]
+pub(super) fn merge<L: Lanes>(state: &mut [f32], factors: Factors, tile_sum: f32, tile: &[f32]) {
     let (head, values) = state.split_at_mut(HEAD);
+    let Factors { max, old: a, tile: b } = factors;
     let dim = values.len();
     assert!(tile.len() >= dim);
-    let max = if tile_max > head[0] { tile_max } else { head[0] };
-    let mut factors = [0.0; LANES];
-    (factors[0], factors[1]) = (head[0] - max, tile_max - max);
-    // SAFETY: the array holds eight f32.
-    let factors = exp(unsafe { L::load(factors.as_ptr()) }).to_array();
-    let (a, b) = (factors[0], factors[1]);
     head[0] = max;
     head[1] = head[1].mul_add(a, tile_sum * b);
     let whole = dim / LANES * LANES;

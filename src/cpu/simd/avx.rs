@@ -52,6 +52,12 @@ impl Lanes for Avx {
     }
 
     #[inline(always)]
+    fn fetch(from: *const u8) {
+        // SAFETY: a hint; it reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the CPU has AVX; the caller gives room for eight f32.
         unsafe { _mm256_storeu_ps(to, self.0) }

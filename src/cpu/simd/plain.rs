@@ -42,6 +42,9 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn fetch(_: *const u8) {}
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller gives room for eight f32; the write needs no alignment.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
