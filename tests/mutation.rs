@@ -14,9 +14,6 @@ use support::tap::{Call, Listen, Tap};
 use support::watchdog::Watchdog;
 use support::{TestRig, plan_for, rig};
 
-// The start of an issuer's thread carries no clock, so only POOL_LENT tells the expert stream what compute did before: it is missed
-// when the call is not made. Left unseen it is not, since the call itself carries what its thread knows.
-
 /// Waits that are not about order, each with what it is for; other tests of this file check that.
 const OTHER_PURPOSE: [(Why, &str); 3] = [
     (waits::LOADED, "loading ends with the error of its own copies; the first request waits for residents anyway"),
