@@ -35,6 +35,16 @@ pub struct LinearPart {
     pub out: Span,
 }
 
+/// What a command is part of. A card may choose its kernels by it, never by the number of rows, so that a prompt's values do
+/// not depend on how the prompt was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Many tokens of a sequence at once.
+    Prompt,
+    /// One token of each of a few sequences.
+    Decode,
+}
+
 /// Whether a product replaces what stands in its output or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Into {
@@ -149,6 +159,8 @@ pub enum Command {
         parts: Vec<LinearPart>,
         /// Replace or add.
         into: Into,
+        /// Prompt or decode.
+        phase: Phase,
         /// Work memory, at least `super::scratch::linear(..)` bytes.
         scratch: Span,
     },
@@ -200,6 +212,10 @@ pub enum Command {
         resume: bool,
         /// What follows.
         end: AttentionEnd,
+        /// Prompt or decode.
+        phase: Phase,
+        /// Work memory, at least `super::scratch::attention(..)` bytes.
+        scratch: Span,
     },
     /// `out = activation(gate) * up`, elementwise. `out` may be `gate`.
     GatedActivation {
@@ -309,8 +325,8 @@ impl Command {
             }
             Self::Rope { x, .. } => vec![Write(*x)],
             Self::StoreKv { k, v, cells, .. } => vec![Read(*k), Read(*v), Write(cells.at)],
-            Self::Attention { q, cells, state, end, .. } => {
-                let mut all = vec![Read(*q), Write(*state)];
+            Self::Attention { q, cells, state, end, scratch, .. } => {
+                let mut all = vec![Read(*q), Write(*state), Write(*scratch)];
                 all.extend(cells.iter().map(|cells| Read(cells.at)));
                 if let AttentionEnd::Finish(out) = end {
                     all.push(Write(*out));
@@ -324,7 +340,8 @@ impl Command {
                 all
             }
             Self::Experts { x, routing, experts, into, scratch, .. } => {
-                let mut all = vec![Read(*x), Read(routing.weights), Read(routing.groups), Write(*scratch)];
+                let mut all =
+                    vec![Read(*x), Read(routing.ids), Read(routing.weights), Read(routing.groups), Write(*scratch)];
                 all.extend(experts.iter().map(|expert| Read(expert.blob)));
                 all.push(Write(match into {
                     ExpertsInto::Accumulate(out) | ExpertsInto::Slots(out) => *out,

@@ -1,22 +1,59 @@
 //! Work memory of kernels, by card kind: what a plan reserves and a command must bring.
 
 use super::CardKind;
-use super::command::BlobLayout;
+use super::command::{BlobLayout, Phase};
+use crate::ops::{ATTENTION_TILE, AttentionShape};
+
+/// Alignment of the parts of a scratch span.
+const PART: usize = 256;
 
 /// Bytes of work memory of a [`super::Command::Linear`] over `rows` rows of at most `cols` inputs.
 pub fn linear(kind: CardKind, rows: usize, cols: usize) -> usize {
     match kind {
         // One int8 row with its block scales and sums never passes half of the f32 row; odd sizes are rounded up to a block.
-        CardKind::Virtual | CardKind::Cuda => rows * cols.next_multiple_of(256) * 2,
+        CardKind::Virtual => rows * cols.next_multiple_of(256) * 2,
+        CardKind::Cuda => halves(rows, cols),
     }
 }
 
 /// Bytes of work memory of a [`super::Command::Experts`] over `rows` rows with `top_k` experts each: enough for every row
 /// to use one same expert.
 pub fn experts(kind: CardKind, rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
-    let hidden = rows * layout.hidden * 4;
     match kind {
-        CardKind::Virtual => linear(kind, rows, layout.width) + hidden * 2 + linear(kind, rows, layout.hidden),
-        CardKind::Cuda => (linear(kind, rows, layout.width) + hidden * 2 + linear(kind, rows, layout.hidden)) * top_k,
+        CardKind::Virtual => {
+            linear(kind, rows, layout.width) + rows * layout.hidden * 4 * 2 + linear(kind, rows, layout.hidden)
+        }
+        CardKind::Cuda => {
+            let entries = rows * top_k;
+            halves(rows, layout.width)
+                + halves(entries, layout.hidden)
+                + expert_products(entries, layout.hidden)
+                + expert_tiles(entries)
+        }
     }
+}
+
+/// Bytes of work memory of a [`super::Command::Attention`] over `rows` rows.
+pub fn attention(kind: CardKind, phase: Phase, rows: usize, shape: &AttentionShape) -> usize {
+    /// Tiles whose partial results a CUDA card keeps at a time in decode: 16,384 cells.
+    const TILES: usize = 16_384 / ATTENTION_TILE;
+    match (kind, phase) {
+        (CardKind::Virtual, _) | (CardKind::Cuda, Phase::Prompt) => 0,
+        (CardKind::Cuda, Phase::Decode) => rows * shape.heads * (2 + shape.value_dim) * 4 * TILES,
+    }
+}
+
+/// Bytes of `rows` rows in f16, each padded to whole steps of the tensor-core products, and their f32 scales.
+pub(super) fn halves(rows: usize, cols: usize) -> usize {
+    (rows * cols.next_multiple_of(64) * 2).next_multiple_of(PART) + (rows * 4).next_multiple_of(PART)
+}
+
+/// Bytes for the f32 gate and up products of the entries, and after them for blocks of at least 128 columns of the results.
+pub(super) fn expert_products(entries: usize, hidden: usize) -> usize {
+    (entries * (2 * hidden).max(128) * 4).next_multiple_of(PART)
+}
+
+/// Bytes for the table of row tiles of a launch.
+pub(super) fn expert_tiles(entries: usize) -> usize {
+    (entries / 32 + 1024 + 2) * 8 + PART
 }
