@@ -1,0 +1,265 @@
+// Products of a prompt: a tile of rows times 128 outputs. Tensor cores in f16 with f32 sums, weights unpacked in shared memory; F32
+// weights are multiplied in f32. Whatever the tile, an output is one chain of sums over ascending steps of 16 inputs.
+
+#define TILE_OUTPUTS 128
+#define STEP 64
+// Codes times scale are kept 2^6 larger in f16, so that small scales stay normal numbers.
+#define WEIGHT_SCALE 64.0f
+
+// A weight row as runs of 32 halves.
+template <class Q> struct Source {
+    typedef typename Q::Raw Raw;
+    static __device__ __forceinline__ float restore() { return 1.0f / WEIGHT_SCALE; }
+    static __device__ __forceinline__ Raw load(const u8* row, int run, int cols) {
+        int last = cols / 32 - 1;
+        return Q::load(row, run < last ? run : last);
+    }
+    static __device__ __forceinline__ void halves(const Raw& raw, int run, int cols, u32 (&h)[16]) {
+        Codes codes;
+        Q::unpack(raw, run, codes);
+        bool there = run * 32 < cols;
+#pragma unroll
+        for (int g = 0; g < 2; g++) {
+            float factor = there ? WEIGHT_SCALE : 0.0f;
+            u32 scale = half2_from(codes.scale[g] * factor, codes.scale[g] * factor);
+            u32 offset = Q::HAS_OFFSET ? half2_from(codes.offset[g] * factor, codes.offset[g] * factor) : 0u;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                // 1024 + 128 + code is a half whose low byte is code + 128.
+                u32 biased = codes.code[4 * g + i] ^ 0x80808080u;
+                u32 low = half2_subtract(__byte_perm(biased, 0x64646464u, 0x4140), 0x64806480u);
+                u32 high = half2_subtract(__byte_perm(biased, 0x64646464u, 0x4342), 0x64806480u);
+                h[8 * g + 2 * i] = half2_fma(low, scale, offset);
+                h[8 * g + 2 * i + 1] = half2_fma(high, scale, offset);
+            }
+        }
+    }
+};
+
+// Two-byte floats as they are.
+struct Pairs { u32 two[16]; };
+__device__ __forceinline__ Pairs load_pairs(const u8* row, int run, int cols) {
+    Pairs raw;
+    if ((cols & 7) == 0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bool there = run * 32 + 8 * i < cols;
+            uint4 v = there ? *(const uint4*)(row + run * 64 + 16 * i) : make_uint4(0, 0, 0, 0);
+            raw.two[4 * i] = v.x, raw.two[4 * i + 1] = v.y, raw.two[4 * i + 2] = v.z, raw.two[4 * i + 3] = v.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int k = run * 32 + 2 * i;
+            u32 low = k < cols ? bytes2(row + 2 * k) : 0u;
+            u32 high = k + 1 < cols ? bytes2(row + 2 * k + 2) : 0u;
+            raw.two[i] = low | high << 16;
+        }
+    }
+    return raw;
+}
+
+struct F16 { enum { BLOCK = 1, BYTES = 2 }; };
+struct BF16 { enum { BLOCK = 1, BYTES = 2 }; };
+struct F32 { enum { BLOCK = 1, BYTES = 4 }; };
+
+template <> struct Source<F16> {
+    typedef Pairs Raw;
+    static __device__ __forceinline__ float restore() { return 1.0f; }
+    static __device__ __forceinline__ Raw load(const u8* row, int run, int cols) { return load_pairs(row, run, cols); }
+    static __device__ __forceinline__ void halves(const Raw& raw, int, int, u32 (&h)[16]) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) h[i] = raw.two[i];
+    }
+};
+
+template <> struct Source<BF16> {
+    typedef Pairs Raw;
+    static __device__ __forceinline__ float restore() { return 1.0f / WEIGHT_SCALE; }
+    static __device__ __forceinline__ Raw load(const u8* row, int run, int cols) { return load_pairs(row, run, cols); }
+    static __device__ __forceinline__ void halves(const Raw& raw, int, int, u32 (&h)[16]) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float low = __int_as_float((int)(raw.two[i] << 16)), high = __int_as_float((int)(raw.two[i] & 0xffff0000u));
+            h[i] = half2_from(low * WEIGHT_SCALE, high * WEIGHT_SCALE);
+        }
+    }
+};
+
+template <class Q> __device__ __forceinline__ u64 row_bytes(int cols) { return (u64)(cols / Q::BLOCK) * Q::BYTES; }
+
+// Rows of 64 halves, in chunks of 8 that are swapped around so that neither stores nor tile loads meet in a bank.
+__device__ __forceinline__ u16* swizzled(u16* tile, int row, int chunk) { return tile + row * STEP + ((chunk ^ (row & 7)) << 3); }
+
+#if __CUDA_ARCH__ >= 800
+#define ROW_STAGES 3
+#else
+#define ROW_STAGES 2
+#endif
+
+// ROWS rows in a grid of DOWN x (8 / DOWN) warps.
+template <class Q, int ROWS, int DOWN> struct Product {
+    enum {
+        ACROSS = 8 / DOWN,
+        WARP_ROWS = ROWS / DOWN,
+        WARP_OUTPUTS = TILE_OUTPUTS / ACROSS,
+        HIGH = WARP_ROWS / 16,
+        WIDE = WARP_OUTPUTS / 8,
+        CHUNKS = ROWS * 8 / 256 > 0 ? ROWS * 8 / 256 : 1,
+        SHARED = (2 * TILE_OUTPUTS + ROW_STAGES * ROWS) * STEP * 2,
+    };
+
+    // `row_of(i)` is the row of x that row i of the tile takes, or negative; `store(i, output, sum)` gets every sum, with sums of x's rows
+    // still shrunk as the rows are.
+    template <class RowOf, class Store>
+    static __device__ __forceinline__ void run(u8* shared, const u16* x, int stride, RowOf row_of, const u8* weight, int outputs,
+                                               int first, int cols, Store store) {
+        u16* weights = (u16*)shared;
+        u16* rows = weights + 2 * TILE_OUTPUTS * STEP;
+        int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+        int warp_row = warp / ACROSS * WARP_ROWS, warp_output = warp % ACROSS * WARP_OUTPUTS;
+
+        int chunk = thread & 7;
+        const u16* from[CHUNKS];
+        bool there[CHUNKS];
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            int at = (thread >> 3) + 32 * i;
+            int row = at < ROWS ? row_of(at) : -1;
+            there[i] = row >= 0;
+            from[i] = x + (u64)(row < 0 ? 0 : row) * stride + 8 * chunk;
+        }
+        auto copy_rows = [&](int step) {
+            u16* stage = rows + step % ROW_STAGES * ROWS * STEP;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                int at = (thread >> 3) + 32 * i;
+                if (at < ROWS) copy_async(swizzled(stage, at, chunk), from[i] + step * STEP, there[i]);
+            }
+            copy_commit();
+        };
+
+        int mine = thread >> 1, side = thread & 1;
+        int output = first + mine < outputs ? first + mine : outputs - 1;
+        const u8* weight_row = weight + (u64)output * row_bytes<Q>(cols);
+        auto unpack = [&](const typename Source<Q>::Raw& raw, int step) {
+            u32 h[16];
+            Source<Q>::halves(raw, 2 * step + side, cols, h);
+            u16* stage = weights + (step & 1) * TILE_OUTPUTS * STEP;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                *(uint4*)swizzled(stage, mine, 4 * side + i) = make_uint4(h[4 * i], h[4 * i + 1], h[4 * i + 2], h[4 * i + 3]);
+            }
+        };
+
+        float sum[HIGH][WIDE][4];
+#pragma unroll
+        for (int i = 0; i < HIGH; i++)
+#pragma unroll
+            for (int j = 0; j < WIDE; j++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) sum[i][j][k] = 0.0f;
+
+        int steps = stride / STEP;
+#pragma unroll
+        for (int s = 0; s < ROW_STAGES - 1; s++) {
+            if (s < steps) copy_rows(s);
+            else copy_commit();
+        }
+        unpack(Source<Q>::load(weight_row, side, cols), 0);
+
+        for (int step = 0; step < steps; step++) {
+            copy_wait<ROW_STAGES - 2>();
+            __syncthreads();
+            bool more = step + 1 < steps;
+            typename Source<Q>::Raw raw;
+            if (more) raw = Source<Q>::load(weight_row, 2 * (step + 1) + side, cols);
+            if (step + ROW_STAGES - 1 < steps) copy_rows(step + ROW_STAGES - 1);
+            else copy_commit();
+            u16* row_stage = rows + step % ROW_STAGES * ROWS * STEP;
+            u16* weight_stage = weights + (step & 1) * TILE_OUTPUTS * STEP;
+#pragma unroll
+            for (int k = 0; k < STEP / 16; k++) {
+                u32 a[HIGH][4];
+#pragma unroll
+                for (int i = 0; i < HIGH; i++) {
+                    load_tiles(a[i], swizzled(row_stage, warp_row + 16 * i + (lane & 15), 2 * k + (lane >> 4)));
+                }
+#pragma unroll
+                for (int j = 0; j < WIDE; j += 2) {
+                    u32 b[4];
+                    int at = warp_output + 8 * j + (lane & 7) + (lane >> 4 << 3);
+                    load_tiles(b, swizzled(weight_stage, at, 2 * k + (lane >> 3 & 1)));
+#pragma unroll
+                    for (int i = 0; i < HIGH; i++) {
+                        multiply_add(sum[i][j], a[i], b[0], b[1]);
+                        multiply_add(sum[i][j + 1], a[i], b[2], b[3]);
+                    }
+                }
+            }
+            if (more) unpack(raw, step + 1);
+        }
+#pragma unroll
+        for (int i = 0; i < HIGH; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                int at = warp_row + 16 * i + (lane >> 2) + 8 * (k >> 1);
+#pragma unroll
+                for (int j = 0; j < WIDE; j++) {
+                    int o = first + warp_output + 8 * j + 2 * (lane & 3) + (k & 1);
+                    if (o < outputs) store(at, o, sum[i][j][k] * Source<Q>::restore());
+                }
+            }
+    }
+};
+
+// F32 weights and rows, 256 threads of 2 to 8 rows by 8 outputs each.
+template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
+    enum { DEPTH = 16, EACH = ROWS / 16, SHARED = DEPTH * (ROWS + TILE_OUTPUTS + 8) * 4 };
+
+    template <class RowOf, class Store>
+    static __device__ __forceinline__ void run(u8* shared, const float* x, int stride, RowOf row_of, const u8* weight, int outputs,
+                                               int first, int cols, Store store) {
+        float* rows = (float*)shared;                // [DEPTH][ROWS + 4]
+        float* weights = rows + DEPTH * (ROWS + 4);  // [DEPTH][TILE_OUTPUTS + 4]
+        int thread = threadIdx.x, across = thread & 15, down = thread >> 4;
+        float sum[EACH][8];
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++) sum[i][j] = 0.0f;
+        for (int start = 0; start < cols; start += DEPTH) {
+            __syncthreads();
+            int k = thread & 15;
+            bool inside = start + k < cols;
+            for (int r = thread >> 4; r < ROWS; r += 16) {
+                int row = row_of(r);
+                rows[k * (ROWS + 4) + r] = inside && row >= 0 ? x[(u64)row * stride + start + k] : 0.0f;
+            }
+            for (int o = thread >> 4; o < TILE_OUTPUTS; o += 16) {
+                const float* w = (const float*)weight + (u64)(first + o) * cols;
+                weights[k * (TILE_OUTPUTS + 4) + o] = inside && first + o < outputs ? w[start + k] : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                float a[EACH], b[8];
+#pragma unroll
+                for (int i = 0; i < EACH; i++) a[i] = rows[d * (ROWS + 4) + down + 16 * i];
+#pragma unroll
+                for (int j = 0; j < 8; j++) b[j] = weights[d * (TILE_OUTPUTS + 4) + across + 16 * j];
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+#pragma unroll
+                    for (int j = 0; j < 8; j++) sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                int o = first + across + 16 * j;
+                if (o < outputs) store(down + 16 * i, o, sum[i][j]);
+            }
+    }
+};
