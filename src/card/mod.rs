@@ -5,6 +5,7 @@
 //! shown in traces and messages, and tests remove waits by it.
 
 pub mod command;
+pub mod cuda;
 mod error;
 mod event;
 mod lease;

@@ -1,0 +1,179 @@
+//! The kernel modules: which sources make each, for what it is specialised, and which kernels it has.
+
+use std::fmt;
+
+use crate::ops::{AttentionShape, KvType};
+use crate::quant::{QuantType, codebook};
+
+const PLATFORM: &str = include_str!("../../../kernels/platform.cuh");
+const COMMON: &str = include_str!("../../../kernels/common.cuh");
+const ELEMENTWISE: &str = include_str!("../../../kernels/elementwise.cu");
+const ROUTER: &str = include_str!("../../../kernels/router.cu");
+const CELLS: &str = include_str!("../../../kernels/cells.cuh");
+const ATTENTION: &str = include_str!("../../../kernels/attention.cu");
+const ATTENTION_PROMPT: &str = include_str!("../../../kernels/attention_prompt.cu");
+const QUANT: &str = include_str!("../../../kernels/quant.cuh");
+const PRODUCT: &str = include_str!("../../../kernels/product.cuh");
+const LINEAR: &str = include_str!("../../../kernels/linear.cu");
+const VECTOR: &str = include_str!("../../../kernels/vector.cuh");
+const LINEAR_DECODE: &str = include_str!("../../../kernels/linear_decode.cu");
+
+/// Kernels that are compiled together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Module {
+    /// What every model needs.
+    Base,
+    /// Attention for any head size and cell type.
+    Attention,
+    /// A prompt's attention on tensor cores.
+    AttentionPrompt {
+        /// Elements of a head: 64, 128 or 256.
+        head_dim: usize,
+        /// Cell type: F16 or INT8.
+        kv: PromptKv,
+    },
+    /// Products with one weight format.
+    Weights(QuantType),
+}
+
+/// The cell types that prompts attend on tensor cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PromptKv {
+    /// [`KvType::F16`].
+    F16,
+    /// [`KvType::Int8`].
+    Int8,
+}
+
+impl Module {
+    /// Every module for an architecture.
+    pub fn all(arch: u32) -> Vec<Self> {
+        let mut all = vec![Self::Base, Self::Attention];
+        for head_dim in [64, 128, 256] {
+            for kv in [PromptKv::F16, PromptKv::Int8] {
+                all.push(Self::AttentionPrompt { head_dim, kv });
+            }
+        }
+        all.retain(|module| module.exists(arch));
+        all.extend(QuantType::ALL.map(Self::Weights));
+        all
+    }
+
+    /// The tensor-core module for a prompt's attention, or `None` where [`Module::Attention`] does it.
+    pub fn for_prompt(shape: &AttentionShape, kind: KvType, arch: u32) -> Option<Self> {
+        let kv = match kind {
+            KvType::F32 => return None,
+            KvType::F16 => PromptKv::F16,
+            KvType::Int8 => PromptKv::Int8,
+        };
+        let head_dim = shape.head_dim;
+        let module = Self::AttentionPrompt { head_dim, kv };
+        (matches!(head_dim, 64 | 128 | 256) && shape.value_dim == head_dim && module.exists(arch)).then_some(module)
+    }
+
+    // Turing's 64 KiB of shared memory hold no tile of keys, values and queries of 256 elements.
+    fn exists(self, arch: u32) -> bool {
+        !matches!(self, Self::AttentionPrompt { head_dim: 256, .. }) || arch >= 80
+    }
+
+    /// The source, complete in one text.
+    pub fn source(self) -> String {
+        let parts: &[&str] = match self {
+            Self::Base => &[PLATFORM, COMMON, ELEMENTWISE, ROUTER],
+            Self::Attention => &[PLATFORM, COMMON, CELLS, ATTENTION],
+            Self::AttentionPrompt { .. } => &[PLATFORM, COMMON, CELLS, ATTENTION_PROMPT],
+            Self::Weights(ty) => {
+                return [PLATFORM, &grid(ty), COMMON, QUANT, PRODUCT, LINEAR, VECTOR, LINEAR_DECODE].concat();
+            }
+        };
+        parts.concat()
+    }
+
+    /// Compiler options that specialise the source.
+    pub fn options(self) -> Vec<String> {
+        match self {
+            Self::Base | Self::Attention => Vec::new(),
+            Self::AttentionPrompt { head_dim, kv } => {
+                let kind = match kv {
+                    PromptKv::F16 => 1,
+                    PromptKv::Int8 => 2,
+                };
+                vec![format!("-DHEAD_DIM={head_dim}"), format!("-DKV_KIND={kind}")]
+            }
+            Self::Weights(ty) => vec![format!("-DQUANT={ty}")],
+        }
+    }
+
+    /// Its kernels.
+    pub fn kernels(self) -> &'static [&'static str] {
+        match self {
+            Self::Base => &[
+                "rms_norm",
+                "rope",
+                "gated_activation",
+                "store_kv",
+                "rows_to_halves",
+                "route",
+                "group",
+                "combine",
+                "plan_tiles",
+                "gate_rows",
+            ],
+            Self::Attention => &["attend_tiles", "merge_tiles", "attend_rows"],
+            Self::AttentionPrompt { .. } => &["attend_prompt"],
+            Self::Weights(_) => &[
+                "linear_prompt_32",
+                "linear_prompt_64",
+                "linear_prompt_128",
+                "experts_in_32",
+                "experts_in_64",
+                "experts_in_128",
+                "experts_out_32",
+                "experts_out_64",
+                "experts_out_128",
+                "linear_decode_1",
+                "linear_decode_8",
+                "experts_decode_in",
+                "experts_decode_out",
+            ],
+        }
+    }
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Base => f.pad("base"),
+            Self::Attention => f.pad("attention"),
+            Self::AttentionPrompt { head_dim, kv } => f.pad(&format!("attention-{head_dim}-{kv:?}").to_lowercase()),
+            Self::Weights(ty) => f.pad(&ty.name().to_lowercase()),
+        }
+    }
+}
+
+/// The codebook of a format as source text, if it has one.
+fn grid(ty: QuantType) -> String {
+    let eights = |codes: &[u16]| {
+        let entries = codes.iter().map(|code| {
+            let [a, b, c, d, e, f, g, h] = codebook::entry2(*code);
+            format!("{{{}u,{}u}}", u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+        });
+        table("uint2", "GRID2", entries)
+    };
+    let fours = |codes: &[u16], entry: fn(u16) -> [u8; 4]| {
+        table("u32", "GRID3", codes.iter().map(|code| format!("{}u", u32::from_le_bytes(entry(*code)))))
+    };
+    match ty {
+        QuantType::IQ2_XXS => eights(&codebook::IQ2_XXS),
+        QuantType::IQ2_XS => eights(&codebook::IQ2_XS),
+        QuantType::IQ2_S => eights(&codebook::IQ2_S),
+        QuantType::IQ3_XXS => fours(&codebook::IQ3_XXS, codebook::entry3),
+        QuantType::IQ3_S => fours(&codebook::IQ3_S, codebook::entry3_odd),
+        _ => String::new(),
+    }
+}
+
+fn table(ty: &str, name: &str, entries: impl Iterator<Item = String>) -> String {
+    let entries: Vec<String> = entries.collect();
+    format!("__device__ const {ty} GRID_TABLE[] = {{{}}};\n#define {name} GRID_TABLE\n", entries.join(","))
+}
