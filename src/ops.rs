@@ -153,6 +153,23 @@ pub struct BlobLayout {
     pub activation: Activation,
 }
 
+/// Each part of a blob, and each blob, begins at a multiple of this many bytes.
+pub const BLOB_ALIGNMENT: usize = 256;
+
+impl BlobLayout {
+    /// The layout of gate, up and down matrices of these types and sizes in bytes: one after the other, each padded to
+    /// [`BLOB_ALIGNMENT`].
+    pub fn new(width: usize, hidden: usize, activation: Activation, parts: [(QuantType, usize); 3]) -> Self {
+        let mut bytes = 0;
+        let offsets = parts.map(|(_, part)| {
+            let offset = bytes;
+            bytes = (bytes + part).next_multiple_of(BLOB_ALIGNMENT);
+            offset
+        });
+        Self { width, hidden, types: parts.map(|(ty, _)| ty), offsets, bytes, activation }
+    }
+}
+
 /// A set of experts of one layer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ExpertSet(pub Vec<u64>);

@@ -1,1 +1,38 @@
-//! Paired measurements: alternating arms, medians, ratios.
+//! Paired measurements: alternating arms, medians, ratios, and whether a difference is more than noise.
+//!
+//! A time is only comparable inside one run, so every arm is measured in every pair, in ABBA order, and compared pair by pair.
+
+mod compare;
+
+use serde::Serialize;
+
+pub use compare::{Comparison, Verdict, compare, median};
+
+/// One measurement of an arm.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Observation {
+    /// Seconds until the prompt was read.
+    pub prefill_seconds: f64,
+    /// Seconds of all decode steps.
+    pub decode_seconds: f64,
+    /// Peak or other byte count of streamed experts.
+    pub streamed_bytes: u64,
+    /// Experts that were not copied.
+    pub skipped: u64,
+    /// Experts that were copied.
+    pub streamed: u64,
+}
+
+/// The order in which arms are measured in pair `pair`: forth in even pairs, back in odd ones.
+pub fn order(arms: usize, pair: usize) -> Vec<usize> {
+    if pair % 2 == 0 { (0..arms).collect() } else { (0..arms).rev().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn two_arms_go_abba() {
+        let order: Vec<usize> = (0..2).flat_map(|pair| super::order(2, pair)).collect();
+        assert_eq!(order, [0, 1, 1, 0]);
+    }
+}

@@ -1,7 +1,6 @@
 //! Card memory and page-locked host memory, and spans of both.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -104,9 +103,11 @@ pub struct HostMemory {
     lock: Option<Arc<dyn PageLock>>,
 }
 
+/// What keeps the bytes where they are.
 enum Backing {
-    Owned(Layout),
-    Mapped(#[allow(dead_code, reason = "held so that the mapping outlives the buffer")] Arc<memmap2::Mmap>),
+    Empty,
+    Owned { _pages: memmap2::MmapMut },
+    Mapped { _file: Arc<memmap2::Mmap> },
 }
 
 struct HostInner {
@@ -114,10 +115,11 @@ struct HostInner {
     what: Arc<str>,
     start: NonNull<u8>,
     bytes: usize,
-    backing: Backing,
     sealed: AtomicBool,
     watcher: Watcher,
     lock: Option<Box<dyn Send + Sync>>,
+    // Last: fields are dropped in this order, and the lock ends before its memory does.
+    _backing: Backing,
 }
 
 // SAFETY: the memory is plain bytes. Who may touch which bytes when is the protocol's business: commands are ordered by events,
@@ -125,18 +127,6 @@ struct HostInner {
 unsafe impl Send for HostInner {}
 // SAFETY: as above.
 unsafe impl Sync for HostInner {}
-
-impl Drop for HostInner {
-    fn drop(&mut self) {
-        drop(self.lock.take());
-        if let Backing::Owned(layout) = self.backing
-            && layout.size() > 0
-        {
-            // SAFETY: `start` came from `alloc_zeroed` with this layout and is freed once, here.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
-        }
-    }
-}
 
 /// Host memory that cards copy from and to; page-locked where a card can lock it. Clones share the memory.
 #[derive(Clone)]
@@ -150,8 +140,21 @@ pub struct HostSpan {
     bytes: usize,
 }
 
-/// Alignment of host buffers: a page, so that parts can be locked and vector loads are aligned.
-const ALIGN: usize = 4096;
+/// Zeroed, page-aligned memory that the system gives page by page when it is first touched; large memory on large pages where
+/// the system has them.
+pub(super) fn zeroed_pages(bytes: usize) -> std::io::Result<memmap2::MmapMut> {
+    let pages = memmap2::MmapMut::map_anon(bytes)?;
+    #[cfg(target_os = "linux")]
+    if bytes >= LARGE {
+        // Only advice: a system without large pages says no and nothing is lost.
+        let _ = pages.advise(memmap2::Advice::HugePage);
+    }
+    Ok(pages)
+}
+
+/// From this size on, large pages save more time than the rest of the last one wastes.
+#[cfg(target_os = "linux")]
+const LARGE: usize = 16 << 20;
 
 impl HostMemory {
     /// A maker whose buffers report host accesses to `watcher` and are locked by `lock`.
@@ -170,32 +173,31 @@ impl HostMemory {
     /// # Errors
     /// [`CardError::HostMemory`] when the system has no such memory.
     pub fn alloc(&self, bytes: usize, what: &str) -> Result<HostBuf, CardError> {
-        let refused = |reason: &str| CardError::HostMemory {
-            what: what.to_owned(),
-            wanted: Bytes(bytes as u64),
-            reason: reason.to_owned(),
-        };
-        let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| refused("too large"))?;
-        let start = if bytes == 0 {
-            NonNull::dangling()
+        let (start, backing) = if bytes == 0 {
+            (NonNull::dangling(), Backing::Empty)
         } else {
-            // SAFETY: the layout's size is not zero.
-            NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| refused("the system refused it"))?
+            let mut pages = zeroed_pages(bytes).map_err(|e| CardError::HostMemory {
+                what: what.to_owned(),
+                wanted: Bytes(bytes as u64),
+                reason: e.to_string(),
+            })?;
+            let start = NonNull::new(pages.as_mut_ptr()).unwrap_or(NonNull::dangling());
+            (start, Backing::Owned { _pages: pages })
         };
         let mut inner = HostInner {
             id: RegionId::fresh(),
             what: what.into(),
             start,
             bytes,
-            backing: Backing::Owned(layout),
             sealed: AtomicBool::new(false),
             watcher: self.watcher.clone(),
             lock: None,
+            _backing: backing,
         };
         if let Some(lock) = &self.lock
             && bytes > 0
         {
-            // SAFETY: `HostInner` drops the guard before it frees the memory.
+            // SAFETY: `HostInner` drops the guard before the memory.
             inner.lock = unsafe { lock.lock(start.as_ptr(), bytes) }.ok();
         }
         Ok(HostBuf(Arc::new(inner)))
@@ -209,10 +211,10 @@ impl HostMemory {
             what: what.into(),
             start,
             bytes: file.len(),
-            backing: Backing::Mapped(Arc::clone(file)),
             sealed: AtomicBool::new(true),
             watcher: self.watcher.clone(),
             lock: None,
+            _backing: Backing::Mapped { _file: Arc::clone(file) },
         }))
     }
 }

@@ -4,13 +4,17 @@
 //! stream and the host, comes only from [`Event`]s and drains. Every wait carries a [`Why`], its place in the protocol: it is
 //! shown in traces and messages, and tests remove waits by it.
 
+pub mod check;
 pub mod command;
 pub mod cuda;
 mod error;
 mod event;
 mod lease;
+pub mod ledger;
 mod memory;
 pub mod scratch;
+pub mod timeline;
+pub mod virt;
 mod watch;
 
 use std::sync::Arc;

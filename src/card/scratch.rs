@@ -2,6 +2,8 @@
 
 use super::CardKind;
 use super::command::{BlobLayout, Phase};
+use crate::cpu::experts_scratch;
+use crate::cpu::linear::{Formats, scratch_bytes as quantised_rows};
 use crate::ops::{ATTENTION_TILE, AttentionShape};
 use crate::quant::QuantType;
 
@@ -11,8 +13,7 @@ const PART: usize = 256;
 /// Bytes of work memory of a [`super::Command::Linear`] over `rows` rows of at most `cols` inputs.
 pub fn linear(kind: CardKind, rows: usize, cols: usize) -> usize {
     match kind {
-        // One int8 row with its block scales and sums never passes half of the f32 row; odd sizes are rounded up to a block.
-        CardKind::Virtual => rows * cols.next_multiple_of(256) * 2,
+        CardKind::Virtual => quantised_rows(Formats::of(QuantType::ALL), rows, cols),
         CardKind::Cuda => halves(rows, cols),
     }
 }
@@ -21,9 +22,7 @@ pub fn linear(kind: CardKind, rows: usize, cols: usize) -> usize {
 /// to use one same expert.
 pub fn experts(kind: CardKind, rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
     match kind {
-        CardKind::Virtual => {
-            linear(kind, rows, layout.width) + rows * layout.hidden * 4 * 2 + linear(kind, rows, layout.hidden)
-        }
+        CardKind::Virtual => experts_scratch(rows, top_k, layout),
         CardKind::Cuda => experts_cuda(rows, top_k, layout),
     }
 }

@@ -1,8 +1,114 @@
 //! The command line: one thin file a subcommand.
 
+mod bench;
+mod chat;
+mod completions;
+mod inspect;
+mod interrupt;
+mod logits;
+mod machine;
+mod perplexity;
+mod plan;
+mod prompt;
+mod run;
+mod sample;
+mod sampling;
+mod synth;
+mod tokenize;
+
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Runs mixture-of-experts language models far larger than a card's memory, on one or more cards plus host RAM.
+#[derive(Parser)]
+#[command(name = "aqueduct", version, about, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    /// What to log, as `level` or `target=level,...`.
+    #[arg(long, global = true, value_name = "FILTER", env = "AQUEDUCT_LOG", default_value = "warn")]
+    log: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Shows what each card would hold and what would stream.
+    Plan(plan::Args),
+    /// Answers one prompt.
+    Run(run::Args),
+    /// Talks with the model, turn by turn.
+    Chat(chat::Args),
+    /// Shows a model file: metadata, tensors by layer, expert sizes.
+    Inspect(inspect::Args),
+    /// Turns text into token ids.
+    Tokenize(tokenize::Args),
+    /// Writes a model of a named shape with random weights, for benches.
+    Synth(synth::Args),
+    /// Makes the sample mixture of experts from the dense SmolLM2 file.
+    Sample(sample::Args),
+    /// Measures alternating arms and compares them.
+    Bench(bench::Args),
+    /// Writes the logits of every position to a .npy file.
+    Logits(logits::Args),
+    /// Measures how well the model predicts a text.
+    Perplexity(perplexity::Args),
+    /// Prints a completion script for a shell.
+    Completions(completions::Args),
+}
 
 /// Parses the command line, runs the subcommand and turns an error into one readable message.
 pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let cli = Cli::parse();
+    let filter = match EnvFilter::try_new(&cli.log) {
+        Ok(filter) => filter,
+        Err(error) => {
+            report(&format!("--log {}: {error}", cli.log));
+            return ExitCode::from(2);
+        }
+    };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().init();
+    let result = match cli.command {
+        Command::Plan(args) => plan::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Sample(args) => sample::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Logits(args) => logits::run(&args),
+        Command::Perplexity(args) => perplexity::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the reader of our output went away (`aqueduct inspect | head`): no mistake of anybody.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
+}
+
+fn report(message: &str) {
+    // Nothing can be done where even standard error is gone.
+    let _ = writeln!(io::stderr(), "error: {message}");
+}
+
+/// Prints a value as JSON, one line.
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
 }

@@ -39,9 +39,7 @@ impl<'a> Cursor<'a> {
                 self.at = end;
                 Ok(taken)
             }
-            None => {
-                Err(self.fault(self.offset(), Fault::Truncated { what, wanted: count as u64, left: self.left() }))
-            }
+            None => Err(self.fault(self.offset(), Fault::Truncated { what, wanted: count as u64, left: self.left() })),
         }
     }
 

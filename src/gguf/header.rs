@@ -6,9 +6,9 @@ use std::path::Path;
 use super::cursor::Cursor;
 use super::error::{Fault, GgufError};
 use super::metadata::{Entry, Metadata};
-use super::tensor::{TensorInfo, type_name};
+use super::tensor::TensorInfo;
 use super::value::{Array, Value, ValueType};
-use crate::quant::QuantType;
+use crate::quant::{QuantType, type_name};
 
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// The fewest bytes of a key (length, type, a value of one byte) and of a tensor (length, rank, a dimension, type, offset).
@@ -189,9 +189,8 @@ fn parse_tensor(cursor: &mut Cursor<'_>, alignment: u64) -> Result<RawTensor, Gg
     }
     let type_at = cursor.offset();
     let id = cursor.u32("a tensor's type")?;
-    let ty = QuantType::from_id(id).ok_or_else(|| {
-        cursor.fault(type_at, Fault::UnsupportedType { tensor: tensor(), id, name: type_name(id) })
-    })?;
+    let ty = QuantType::from_id(id)
+        .ok_or_else(|| cursor.fault(type_at, Fault::UnsupportedType { tensor: tensor(), id, name: type_name(id) }))?;
     let offset_at = cursor.offset();
     let offset = cursor.u64("a tensor's offset")?;
     if !offset.is_multiple_of(alignment) {

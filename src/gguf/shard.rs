@@ -5,6 +5,7 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fs_err::File;
 use memmap2::Mmap;
@@ -20,7 +21,7 @@ pub struct Shard {
 
 #[derive(Debug)]
 enum Contents {
-    Mapped { file: File, map: Mmap },
+    Mapped { file: File, map: Arc<Mmap> },
     Empty { file: File },
     Memory(Vec<u8>),
 }
@@ -45,7 +46,7 @@ impl Shard {
         let map = unsafe { Mmap::map(&file) }.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot map `{}` into memory: {error}", path.display()))
         })?;
-        Ok(Self { path, contents: Contents::Mapped { file, map } })
+        Ok(Self { path, contents: Contents::Mapped { file, map: Arc::new(map) } })
     }
 
     pub(super) fn in_memory(path: PathBuf, contents: Vec<u8>) -> Self {
@@ -62,6 +63,14 @@ impl Shard {
         match &self.contents {
             Contents::Mapped { file, .. } | Contents::Empty { file } => Some(file),
             Contents::Memory(_) => None,
+        }
+    }
+
+    /// The mapping, for those who use weights in place; none for an empty file and for a model read from memory.
+    pub fn mapping(&self) -> Option<&Arc<Mmap>> {
+        match &self.contents {
+            Contents::Mapped { map, .. } => Some(map),
+            Contents::Empty { .. } | Contents::Memory(_) => None,
         }
     }
 

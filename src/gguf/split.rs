@@ -70,11 +70,9 @@ pub(super) fn check_part(
     if count == 1 {
         return match found_count {
             None | Some(0 | 1) => Ok(tensors),
-            Some(count) => Err(GgufError::ShardRenamed {
-                file: file.to_owned(),
-                number: found_number.unwrap_or_default(),
-                count,
-            }),
+            Some(count) => {
+                Err(GgufError::ShardRenamed { file: file.to_owned(), number: found_number.unwrap_or_default(), count })
+            }
         };
     }
     for (key, found, wanted) in [(COUNT, found_count, count as u64), (NUMBER, found_number, number as u64)] {

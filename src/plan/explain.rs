@@ -11,7 +11,11 @@ pub(super) fn notes(request: &Request<'_>, plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     let spare = request.cards.len() - plan.stages.len();
     if spare > 0 {
-        notes.push(format!("{spare} of {} cards stay idle: the model has only {} layers", request.cards.len(), request.spec.layers.len()));
+        notes.push(format!(
+            "{spare} of {} cards stay idle: the model has only {} layers",
+            request.cards.len(),
+            request.spec.layers.len()
+        ));
     }
     if request.settings.prompt.routed_stream == Switch::Auto {
         notes.push("prompt.routed_stream auto: off, until its gain is measured on real cards".to_owned());
@@ -76,7 +80,11 @@ impl fmt::Display for Plan {
             )?;
         }
         writeln!(f)?;
-        writeln!(f, "host      experts {} in one arena, buffers {}, of {} declared", self.host.arena, self.host.buffers, self.host.budget)?;
+        writeln!(
+            f,
+            "host      experts {} in one arena, buffers {}, of {} declared",
+            self.host.arena, self.host.buffers, self.host.budget
+        )?;
         writeln!(
             f,
             "context   {} tokens, {} sequence{}, cache in {:?}, all cells on the cards",

@@ -5,8 +5,9 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::{CardBudget, HostPlan, Request, StagePlan};
+use crate::card::command::Phase;
 use crate::card::{CardKind, scratch};
-use crate::model::{Ffn, LayerSpec, Mixer, ModelSpec, TensorRef};
+use crate::model::{Ffn, LayerSpec, Mixer, TensorRef};
 use crate::ops::{CellLayout, ExpertSet};
 use crate::units::Bytes;
 
@@ -58,6 +59,35 @@ pub enum Use {
     Logits,
 }
 
+impl Use {
+    /// The name used in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Head => "output head",
+            Self::Kv => "KV cells",
+            Self::Pool => "expert pool",
+            Self::Hidden => "hidden states",
+            Self::Normed => "normalised hidden states",
+            Self::Queries => "queries",
+            Self::Keys => "keys",
+            Self::Values => "values",
+            Self::Attended => "attention results",
+            Self::AttentionState => "attention state",
+            Self::Gate => "gate products",
+            Self::Up => "up products",
+            Self::RouterLogits => "router logits",
+            Self::RoutedIds => "routed ids",
+            Self::RoutedWeights => "routed weights",
+            Self::RoutedGroups => "routed groups",
+            Self::Slots => "expert results",
+            Self::HostSlots => "host pool results",
+            Self::Scratch => "kernel work memory",
+            Self::Logits => "logits",
+        }
+    }
+}
+
 /// One buffer of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Buffer {
@@ -95,30 +125,14 @@ pub fn tensor_bytes(kind: CardKind, tensor: &TensorRef) -> usize {
     }
 }
 
-/// The tensors of a layer that every card running it holds: all but the experts.
-pub fn dense_tensors(layer: &LayerSpec) -> Vec<&TensorRef> {
-    let mut all = vec![&layer.mixer_norm, &layer.ffn_norm];
-    let mut linears = Vec::new();
-    match &layer.mixer {
-        Mixer::Attention(attention) => {
-            linears.extend([&attention.q, &attention.k, &attention.v, &attention.output]);
-            all.extend(attention.q_norm.as_ref());
-            all.extend(attention.k_norm.as_ref());
-        }
-    }
-    match &layer.ffn {
-        Ffn::Dense(dense) => linears.extend([&dense.gate, &dense.up, &dense.down]),
-        Ffn::Experts(experts) => all.push(&experts.router),
-    }
-    for linear in linears {
-        all.push(&linear.weight);
-        all.extend(linear.bias.as_ref());
-    }
-    all
-}
-
 /// Buffers of a stage without its expert pool.
-pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wave: usize, stages: usize) -> Vec<Buffer> {
+pub fn stage(
+    request: &Request<'_>,
+    card: &CardBudget,
+    layers: Range<usize>,
+    wave: usize,
+    stages: usize,
+) -> Vec<Buffer> {
     let spec = request.spec;
     let head = layers.end == spec.layers.len();
     let own = spec.layers.get(layers).unwrap_or_default();
@@ -142,13 +156,18 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
             Ffn::Experts(experts) => of(experts),
         })
     };
-    let weights = own.iter().flat_map(dense_tensors).map(|tensor| tensor_bytes(card.kind, tensor)).sum();
+    let weights = own.iter().flat_map(LayerSpec::dense_tensors).map(|tensor| tensor_bytes(card.kind, tensor)).sum();
     let cells = request.settings.context as usize * sequences;
     let kv: usize = own.iter().map(|layer| cell_layout(request, layer).cell_bytes() * cells).sum();
-    let hidden_buffers = if stages > 1 { 2 } else { 1 };
+    let hidden_buffers = hidden_buffers(stages);
     let picks = experts(&|e| e.rule.top_k);
     let cols = largest(&|layer| widest_input(layer)).max(spec.width);
     let expert_scratch = experts(&|e| scratch::experts(card.kind, wave, e.rule.top_k, &e.blob()));
+
+    let attention_scratch = attention(&|shape| {
+        let decode = scratch::attention(card.kind, Phase::Decode, sequences, shape);
+        scratch::attention(card.kind, Phase::Prompt, rows, shape).max(decode)
+    });
 
     let mut all = vec![(Use::Weights, weights)];
     if head {
@@ -171,12 +190,15 @@ pub fn stage(request: &Request<'_>, card: &CardBudget, layers: Range<usize>, wav
         (Use::RoutedGroups, experts(&|e| f32s(e.experts + 1 + wave * e.rule.top_k))),
         (Use::Slots, f32s(sequences * picks * spec.width)),
         (Use::HostSlots, f32s(sequences * picks * spec.width)),
-        (Use::Scratch, scratch::linear(card.kind, wave, cols).max(expert_scratch)),
+        (Use::Scratch, scratch::linear(card.kind, wave, cols).max(expert_scratch).max(attention_scratch)),
     ]);
     if head {
         all.push((Use::Logits, f32s(head_block(wave).max(sequences) * spec.vocab)));
     }
-    all.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(of, bytes)| Buffer { of, bytes: Bytes(bytes as u64) }).collect()
+    all.into_iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(of, bytes)| Buffer { of, bytes: Bytes(bytes as u64) })
+        .collect()
 }
 
 /// The most inputs that a dense product of the layer has.
@@ -196,17 +218,6 @@ pub fn cell_layout(request: &Request<'_>, layer: &LayerSpec) -> CellLayout {
     match &layer.mixer {
         Mixer::Attention(attention) => CellLayout::new(request.settings.kv.kind, &attention.shape),
     }
-}
-
-/// Bytes of all expert blobs: the arena.
-pub fn arena(spec: &ModelSpec) -> usize {
-    spec.layers
-        .iter()
-        .map(|layer| match &layer.ffn {
-            Ffn::Dense(_) => 0,
-            Ffn::Experts(experts) => experts.experts * experts.blob().bytes,
-        })
-        .sum()
 }
 
 /// What a stage needs of the host beside the arena.
@@ -238,7 +249,8 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
     let spec = request.spec;
     let sequences = request.settings.sequences as usize;
     let hidden = wave.max(sequences) * spec.width * 4;
-    let mut all = HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
+    let mut all =
+        HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
     if layers.end == spec.layers.len() {
         all.logits = head_block(wave).max(sequences) * spec.vocab * 4;
     }
@@ -257,5 +269,10 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
 /// What the host holds for these stages.
 pub fn host(request: &Request<'_>, stages: &[StagePlan], wave: usize) -> HostPlan {
     let buffers = stages.iter().map(|stage| host_stage(request, stage.layers.clone(), wave).total()).sum::<usize>();
-    HostPlan { budget: request.host, arena: Bytes(arena(request.spec) as u64), buffers: Bytes(buffers as u64) }
+    HostPlan { budget: request.host, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
+}
+
+/// Hidden buffers of each stage: one arrives and one leaves while neighbours compute.
+pub fn hidden_buffers(stages: usize) -> usize {
+    if stages > 1 { 2 } else { 1 }
 }

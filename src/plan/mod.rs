@@ -157,7 +157,8 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
     let host = memory::host(request, &stages, wave);
     refuse::check_host(request, &host)?;
     let settings = request.settings;
-    let ring = stages.iter().filter_map(|stage| stage.experts.as_ref()).map(|experts| experts.ring).filter(|n| *n > 0).min();
+    let ring =
+        stages.iter().filter_map(|stage| stage.experts.as_ref()).map(|experts| experts.ring).filter(|n| *n > 0).min();
     let mut plan = Plan {
         host,
         context: settings.context as usize,

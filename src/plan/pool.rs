@@ -79,7 +79,8 @@ pub(super) fn smallest(request: &Request<'_>, card: &CardBudget, layers: Range<u
     if experts.count == 0 {
         return 0;
     }
-    let pinned = request.settings.pins.experts.iter().find(|pin| pin.card == card.id).map_or(0, |pin| pin.slots as usize);
+    let pinned =
+        request.settings.pins.experts.iter().find(|pin| pin.card == card.id).map_or(0, |pin| pin.slots as usize);
     let ring = match request.settings.prompt.ring {
         Ring::Auto => 1,
         Ring::Slots(n) => (n as usize).min(experts.count),
@@ -125,7 +126,8 @@ pub(super) fn lay_out(
     let (ring, minimum) = if slots == all.count { (0, 0) } else { ring(request, card, slots, all.slot_bytes)? };
     let residents = spread(request.spec, layers.clone(), slots - minimum);
     let displaced = (ring - minimum).min(residents.len());
-    let everything: usize = layers_of(request.spec, layers).map(|(_, experts)| experts.experts * experts.blob().bytes).sum();
+    let everything: usize =
+        layers_of(request.spec, layers).map(|(_, experts)| experts.experts * experts.blob().bytes).sum();
     let kept = residents.iter().take(residents.len() - displaced);
     let kept: usize = kept.map(|at| blob_bytes(request.spec, at.layer)).sum();
     Ok(Some(ExpertsPlan {
@@ -148,7 +150,12 @@ fn blob_bytes(spec: &ModelSpec, layer: usize) -> usize {
 }
 
 /// Slots of the ring, and how many of them no resident takes.
-fn ring(request: &Request<'_>, card: &CardBudget, slots: usize, slot_bytes: usize) -> Result<(usize, usize), PlanError> {
+fn ring(
+    request: &Request<'_>,
+    card: &CardBudget,
+    slots: usize,
+    slot_bytes: usize,
+) -> Result<(usize, usize), PlanError> {
     let wanted = match request.settings.prompt.ring {
         Ring::Auto => AUTO_RING.min(slots),
         Ring::Slots(n) => n as usize,

@@ -24,7 +24,9 @@ pub enum PlanError {
         fixes: Vec<String>,
     },
     /// The pins leave no split of the layers.
-    #[error("run.pins.layers leave no way to run all {layers} layers on the cards in their order; remove a pin or widen it")]
+    #[error(
+        "run.pins.layers leave no way to run all {layers} layers on the cards in their order; remove a pin or widen it"
+    )]
     Pins {
         /// Layers of the model.
         layers: usize,
@@ -71,16 +73,24 @@ pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
     let context = settings.context as usize;
     if context == 0 || context > request.spec.context.max(1) {
         let trained = request.spec.context;
-        return unsupported("run.context", format!("{context} tokens asked for, the model was made for 1 to {trained}"));
+        return unsupported(
+            "run.context",
+            format!("{context} tokens asked for, the model was made for 1 to {trained}"),
+        );
     }
     if settings.sequences == 0 {
         return unsupported("run.sequences", "at least one sequence is needed".to_owned());
     }
-    if settings.kv.resident_cells != ResidentCells::All && settings.kv.resident_cells.of(settings.context) < settings.context {
+    if settings.kv.resident_cells != ResidentCells::All
+        && settings.kv.resident_cells.of(settings.context) < settings.context
+    {
         return unsupported("run.kv.resident_cells", "this version keeps all cells on the card; say `all`".to_owned());
     }
     if settings.kv.prefetch == Switch::On {
-        return unsupported("run.kv.prefetch", "no cell is streamed, so there is nothing to prefetch; say `off` or `auto`".to_owned());
+        return unsupported(
+            "run.kv.prefetch",
+            "no cell is streamed, so there is nothing to prefetch; say `off` or `auto`".to_owned(),
+        );
     }
     if matches!(settings.hand_off, HandOff::Peer | HandOff::Nccl) {
         return unsupported("run.hand_off", "this version hands off through the host; say `auto` or `host`".to_owned());
@@ -149,7 +159,8 @@ fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(
 fn whole_model(request: &Request<'_>, index: usize, cards: usize, wave: usize) -> u64 {
     let layers = 0..request.spec.layers.len();
     request.cards.get(index).map_or(0, |card| {
-        let fixed: usize = memory::stage(request, card, layers.clone(), wave, cards).iter().map(|b| b.bytes.len()).sum();
+        let fixed: usize =
+            memory::stage(request, card, layers.clone(), wave, cards).iter().map(|b| b.bytes.len()).sum();
         (fixed + pool::smallest(request, card, layers)) as u64
     })
 }

@@ -102,15 +102,26 @@ fn cost(request: &Request<'_>, card: &CardBudget, range: Range<usize>, wave: usi
 fn allowed(request: &Request<'_>, card: &CardBudget, range: &Range<usize>) -> bool {
     request.settings.pins.layers.iter().all(|pin| {
         let mut covered = (0..request.spec.layers.len()).filter(|layer| pin.covers(*layer as u32));
-        if pin.card == card.id { covered.all(|layer| range.contains(&layer)) } else { !covered.any(|layer| range.contains(&layer)) }
+        if pin.card == card.id {
+            covered.all(|layer| range.contains(&layer))
+        } else {
+            !covered.any(|layer| range.contains(&layer))
+        }
     })
 }
 
 /// Exact search: the contiguous split whose slowest card is fastest; the first cards get the shorter ranges on ties.
-pub(super) fn best_split(request: &Request<'_>, cards: usize, layers: usize, wave: usize) -> Result<Vec<Range<usize>>, PlanError> {
+pub(super) fn best_split(
+    request: &Request<'_>,
+    cards: usize,
+    layers: usize,
+    wave: usize,
+) -> Result<Vec<Range<usize>>, PlanError> {
     // best[c][end]: the slowest time of the first c cards running layers 0..end, and where the last of them starts.
     let mut best: Vec<Vec<Option<(f64, usize)>>> = vec![vec![None; layers + 1]; cards + 1];
-    let at = |best: &Vec<Vec<Option<(f64, usize)>>>, c: usize, end: usize| best.get(c).and_then(|row| row.get(end)).copied().flatten();
+    let at = |best: &Vec<Vec<Option<(f64, usize)>>>, c: usize, end: usize| {
+        best.get(c).and_then(|row| row.get(end)).copied().flatten()
+    };
     if let Some(start) = best.get_mut(0).and_then(|row| row.get_mut(0)) {
         *start = Some((0.0, 0));
     }

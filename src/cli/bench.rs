@@ -1,0 +1,251 @@
+//! `aqueduct bench`: alternating arms, medians, pair ratios.
+
+use std::io::Write as _;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::interrupt::Interrupt;
+use super::machine::{MachineArgs, load_engine, make_plan};
+use crate::bench::{Comparison, Observation, Verdict, compare, median, order};
+use crate::engine::{Cancel, Engine, RigOptions};
+use crate::synth::Topics;
+use crate::topology::{Ring, Topology, Wave};
+use crate::units::TokenId;
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Arms to compare: `name=setting=value+setting=value,...`; settings are routed_stream (0|1), ring, wave, depth, floor, workers; a bare name changes nothing.
+    #[arg(long, value_name = "ARMS", value_delimiter = ',', default_value = "a,b")]
+    arms: Vec<String>,
+    /// Times each arm is measured.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
+    /// Prompt lengths in tokens; `8K` is 8,192.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512", value_parser = length)]
+    prompts: Vec<usize>,
+    /// Tokens decoded after each prompt.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    /// Seed of the prompts' tokens.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Prints every observation as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn length(text: &str) -> Result<usize, String> {
+    let (number, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (number, 1024.0),
+        None => (text, 1.0),
+    };
+    let tokens: f64 = number.parse().map_err(|_| format!("`{text}` is no number of tokens, such as 512 or 8K"))?;
+    if tokens * factor < 1.0 || tokens * factor > 1e9 {
+        Err(format!("`{text}` is out of range"))
+    } else {
+        Ok((tokens * factor) as usize)
+    }
+}
+
+struct Arm {
+    name: String,
+    engine: Engine,
+}
+
+#[derive(Serialize)]
+struct Row {
+    prompt_tokens: usize,
+    decoded_tokens: usize,
+    arms: Vec<ArmRow>,
+    prefill: Option<Comparison>,
+    decode: Option<Comparison>,
+    same_tokens: bool,
+}
+
+#[derive(Serialize)]
+struct ArmRow {
+    name: String,
+    observations: Vec<Observation>,
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+}
+
+/// Measures and prints.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
+    let model = args.machine.open_model()?;
+    let topology = args.machine.topology(&model)?;
+    let longest = args.prompts.iter().max().copied().unwrap_or(0) + args.tokens;
+    let mut arms = Vec::new();
+    for text in &args.arms {
+        let (name, mut own) = arm(text, &topology)?;
+        own.run.context = own.run.context.max(u32::try_from(longest)?);
+        let plan = make_plan(&model, &own).with_context(|| format!("arm {name}"))?;
+        let options = RigOptions { timeline: None, check_order: args.machine.check_order };
+        arms.push(Arm { name, engine: load_engine(model.clone(), plan, &own, &options)? });
+    }
+    let cancel = interrupt.begin();
+    let topics = Topics::of_model(model.gguf().metadata())?.unwrap_or_else(|| Topics::new(model.spec.vocab, 1));
+    let mut rows = Vec::new();
+    for prompt in &args.prompts {
+        let tokens = topics.text(args.seed, *prompt);
+        rows.push(measure(args, &mut arms, &tokens, &cancel)?);
+        if !args.json {
+            print(rows.last().into_iter())?;
+        }
+    }
+    if args.json { super::print_json(&rows) } else { Ok(()) }
+}
+
+/// An arm's name, and the topology with its settings.
+fn arm(text: &str, base: &Topology) -> anyhow::Result<(String, Topology)> {
+    let (name, settings) = text.split_once('=').unwrap_or((text, ""));
+    let mut own = base.clone();
+    let prompt = &mut own.run.prompt;
+    for setting in settings.split('+').filter(|setting| !setting.is_empty()) {
+        let (key, value) =
+            setting.split_once('=').with_context(|| format!("arm {name}: `{setting}` is no setting=value"))?;
+        let number: u32 = value.parse().with_context(|| format!("arm {name}: {key}: `{value}` is no number"))?;
+        match key {
+            "routed_stream" => prompt.routed_stream = (number != 0).into(),
+            "ring" => prompt.ring = Ring::Slots(number),
+            "wave" => prompt.wave = Wave::Tokens(number),
+            "depth" => prompt.depth = number,
+            "floor" => prompt.floor = number,
+            "workers" => own.host.workers = number,
+            _ => bail!(
+                "arm {name}: there is no setting `{key}`; there are routed_stream, ring, wave, depth, floor, workers"
+            ),
+        }
+    }
+    Ok((name.to_owned(), own))
+}
+
+fn measure(args: &Args, arms: &mut [Arm], tokens: &[TokenId], cancel: &Cancel) -> anyhow::Result<Row> {
+    let mut all: Vec<Vec<Observation>> = vec![Vec::new(); arms.len()];
+    let mut texts: Vec<Vec<TokenId>> = Vec::new();
+    for arm in arms.iter_mut() {
+        // The first run of an arm touches memory for the first time; it is not counted.
+        observe(&mut arm.engine, tokens, args.tokens, cancel).with_context(|| format!("arm {}", arm.name))?;
+    }
+    for pair in 0..args.pairs as usize {
+        for i in order(arms.len(), pair) {
+            let (Some(arm), Some(seen)) = (arms.get_mut(i), all.get_mut(i)) else { continue };
+            let (observation, text) =
+                observe(&mut arm.engine, tokens, args.tokens, cancel).with_context(|| format!("arm {}", arm.name))?;
+            seen.push(observation);
+            texts.push(text);
+        }
+    }
+    let times = |of: fn(&Observation) -> f64| {
+        all.iter().map(|seen| seen.iter().map(of).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let compared = |times: &[Vec<f64>]| match times {
+        [first, second] => Some(compare(first, second)),
+        _ => None,
+    };
+    let (prefill, decode) = (times(|o| o.prefill_seconds), times(|o| o.decode_seconds));
+    let rate = |tokens: usize, times: Option<&Vec<f64>>| tokens as f64 / median(times.map_or(&[][..], Vec::as_slice));
+    Ok(Row {
+        prompt_tokens: tokens.len(),
+        decoded_tokens: args.tokens,
+        prefill: compared(&prefill),
+        decode: compared(&decode),
+        same_tokens: texts.iter().all(|text| Some(text) == texts.first()),
+        arms: arms
+            .iter()
+            .enumerate()
+            .map(|(i, arm)| ArmRow {
+                name: arm.name.clone(),
+                observations: all.get(i).cloned().unwrap_or_default(),
+                prefill_tokens_per_second: rate(tokens.len(), prefill.get(i)),
+                decode_tokens_per_second: rate(args.tokens, decode.get(i)),
+            })
+            .collect(),
+    })
+}
+
+/// One prompt and its greedy answer in a fresh sequence.
+fn observe(
+    engine: &mut Engine,
+    tokens: &[TokenId],
+    answer: usize,
+    cancel: &Cancel,
+) -> anyhow::Result<(Observation, Vec<TokenId>)> {
+    let before = engine.counts();
+    let mut sequence = engine.sequence()?;
+    let begin = Instant::now();
+    let mut logits = engine.prompt(&mut sequence, tokens, cancel)?;
+    let prefill_seconds = begin.elapsed().as_secs_f64();
+    let begin = Instant::now();
+    let mut text = Vec::with_capacity(answer);
+    for _ in 0..answer {
+        let next = best(&logits);
+        text.push(next);
+        logits = engine.step(&mut [(&mut sequence, next)], cancel)?.pop().unwrap_or_default();
+    }
+    let decode_seconds = begin.elapsed().as_secs_f64();
+    let counts: Vec<_> = engine.counts().iter().zip(&before).map(|(now, before)| now.since(before)).collect();
+    let observation = Observation {
+        prefill_seconds,
+        decode_seconds,
+        streamed_bytes: counts.iter().map(|stage| stage.streamed_bytes).sum(),
+        streamed: counts.iter().map(|stage| stage.streamed).sum(),
+        skipped: counts.iter().map(|stage| stage.skipped).sum(),
+    };
+    Ok((observation, text))
+}
+
+fn best(logits: &[f32]) -> TokenId {
+    let best = logits.iter().enumerate().rev().max_by(|a, b| a.1.total_cmp(b.1));
+    best.map_or(0, |(token, _)| token as TokenId)
+}
+
+fn print<'a>(rows: impl Iterator<Item = &'a Row>) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for row in rows {
+        writeln!(
+            out,
+            "prompt {} tokens, {} decoded, replies {}",
+            row.prompt_tokens,
+            row.decoded_tokens,
+            if row.same_tokens { "the same" } else { "DIFFER" }
+        )?;
+        for arm in &row.arms {
+            let last = arm.observations.last();
+            writeln!(
+                out,
+                "  {:16} prefill {:>9.1} tok/s   decode {:>8.2} tok/s   streamed {} experts, skipped {}",
+                arm.name,
+                arm.prefill_tokens_per_second,
+                arm.decode_tokens_per_second,
+                last.map_or(0, |o| o.streamed),
+                last.map_or(0, |o| o.skipped)
+            )?;
+        }
+        for (what, compared) in [("prefill", &row.prefill), ("decode", &row.decode)] {
+            if let Some(compared) = compared {
+                let least = compared.ratios.iter().copied().fold(f64::INFINITY, f64::min);
+                let most = compared.ratios.iter().copied().fold(0.0, f64::max);
+                let verdict = match compared.verdict {
+                    Verdict::Faster => "the second arm is faster",
+                    Verdict::Slower => "the second arm is slower",
+                    Verdict::InsideNoise => "inside the noise",
+                    Verdict::TooFewPairs => "too few pairs to say",
+                };
+                writeln!(
+                    out,
+                    "  {what:8} first/second {:.3} ({least:.3} to {most:.3} over {} pairs): {verdict}",
+                    compared.ratio,
+                    compared.ratios.len()
+                )?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! The arguments that say what runs where, and the way from them to a loaded engine.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::card::CardKind;
+use crate::card::timeline::Timeline;
+use crate::engine::{Engine, Rig, RigOptions};
+use crate::model::Model;
+use crate::plan::{self, CardBudget, Plan};
+use crate::topology::{self, Links, Topology};
+use crate::units::Bytes;
+
+/// What runs where.
+#[derive(clap::Args)]
+pub struct MachineArgs {
+    /// The model: a GGUF file, or the first part of a split one.
+    #[arg(short, long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// The rig and how to run on it. Without it: one virtual card with this machine's memory.
+    #[arg(short, long, value_name = "FILE")]
+    pub topology: Option<PathBuf>,
+    /// Tokens of a sequence, prompt and answer together [default: what the topology says, at most what the model was made for].
+    #[arg(short, long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Whether streamed KV cells are copied ahead (0 or 1); overrides kv.prefetch.
+    #[arg(long, env = "STRATA_KV_PREFETCH", value_name = "0|1", value_parser = switch, hide_short_help = true)]
+    pub kv_prefetch: Option<bool>,
+    /// Whether the prompt stream skips unrouted experts (0 or 1); overrides prompt.routed_stream.
+    #[arg(long, env = "STRATA_PREFILL_ROUTED_STREAM", value_name = "0|1", value_parser = switch, hide_short_help = true)]
+    pub routed_stream: Option<bool>,
+    /// CPU workers; overrides rig.host.workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: Option<u32>,
+    /// Proves while running that everything is ordered (slow).
+    #[arg(long, hide_short_help = true)]
+    pub check_order: bool,
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(format!("`{other}` is neither 0 nor 1")),
+    }
+}
+
+impl MachineArgs {
+    /// Reads the topology with the arguments' overrides.
+    pub fn topology(&self, model: &Model) -> anyhow::Result<Topology> {
+        let mut topology = match &self.topology {
+            Some(path) => Topology::load(path)?,
+            None => Topology::cpu_only(),
+        };
+        let run = &mut topology.run;
+        run.override_kv_prefetch(self.kv_prefetch);
+        run.override_routed_stream(self.routed_stream);
+        match self.context {
+            Some(context) => run.context = context,
+            None => run.context = run.context.min(u32::try_from(model.spec.context).unwrap_or(u32::MAX)),
+        }
+        if let Some(workers) = self.workers {
+            topology.host.workers = workers;
+        }
+        Ok(topology)
+    }
+
+    /// Opens the model.
+    pub fn open_model(&self) -> anyhow::Result<Arc<Model>> {
+        open_model(&self.model)
+    }
+
+    /// Makes the plan.
+    pub fn plan(&self, model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
+        make_plan(model, topology)
+    }
+
+    /// Loads the engine, with a progress bar on a terminal.
+    pub fn load(&self, timeline: Option<Timeline>) -> anyhow::Result<Engine> {
+        let model = self.open_model()?;
+        let topology = self.topology(&model)?;
+        let plan = self.plan(&model, &topology)?;
+        for note in &plan.notes {
+            tracing::info!("{note}");
+        }
+        load_engine(model, plan, &topology, &RigOptions { timeline, check_order: self.check_order })
+    }
+}
+
+/// The kind of card the planner counts with: a modelled card holds what a real one would.
+fn planned_as(kind: topology::CardKind) -> CardKind {
+    match kind {
+        topology::CardKind::Virtual => CardKind::Virtual,
+        topology::CardKind::Cuda | topology::CardKind::Sim => CardKind::Cuda,
+    }
+}
+
+/// Opens a model file.
+pub fn open_model(path: &Path) -> anyhow::Result<Arc<Model>> {
+    Ok(Arc::new(Model::open(path)?))
+}
+
+/// The plan of a model on a rig.
+pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
+    let rates = Links::new(topology).all_to_cards();
+    let cards = topology
+        .cards()
+        .iter()
+        .zip(rates)
+        .map(|(card, link)| CardBudget {
+            id: card.id,
+            name: card.name.clone(),
+            kind: planned_as(card.kind),
+            memory: card.usable(),
+            link,
+        })
+        .collect();
+    let request = plan::Request { spec: &model.spec, cards, host: topology.host.memory, settings: &topology.run };
+    plan::plan(&request).context("no plan fits")
+}
+
+/// Loads an engine with a progress bar.
+pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: &RigOptions) -> anyhow::Result<Engine> {
+    let rig = Rig::open(topology, options)?;
+    let bar = progress("loading", Engine::load_bytes(&model).0);
+    let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
+    bar.finish_and_clear();
+    Ok(engine)
+}
+
+/// A progress bar over bytes; quiet when standard error is no terminal.
+pub fn progress(what: &'static str, bytes: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg:>10} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(bytes).with_style(style.progress_chars("=> ")).with_message(what)
+}

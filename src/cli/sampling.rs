@@ -1,0 +1,52 @@
+//! The arguments of sampling.
+
+use crate::engine::sampler::SamplerSettings;
+
+/// How tokens are chosen.
+#[derive(clap::Args)]
+pub struct SamplingArgs {
+    /// 0 takes the best token, 1 draws as the model says.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Draws from the K best tokens only; 0 for all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: i64,
+    /// Draws from the best tokens that together have this probability.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Draws from tokens at least this many times as probable as the best.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f32,
+    /// Divides the logits of recent tokens; 1 for none.
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// Subtracted from the logits of recent tokens.
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Subtracted from the logits of recent tokens for each time they occur.
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// How many of the last tokens are recent; -1 for all.
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
+    penalty_window: i64,
+    /// Equal seeds give equal texts.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+impl SamplingArgs {
+    /// The settings.
+    pub fn settings(&self) -> SamplerSettings {
+        SamplerSettings {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: self.penalty_window,
+            seed: self.seed,
+        }
+    }
+}

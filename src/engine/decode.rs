@@ -1,0 +1,139 @@
+//! The decode step: one token of each of several sequences goes through all layers of a stage. Experts that the card does not hold are
+//! computed by the host pool at the same time.
+
+use super::cancel::Cancel;
+use super::experts::host_pool::HostLayer;
+use super::kv::cells::Slot;
+use super::layer::{F32, Part};
+use super::stage::Stage;
+use super::weights::{Layer, LayerFfn};
+use super::{EngineError, waits};
+use crate::card::command::{ExpertsInto, HeldExpert, Phase, Routing};
+use crate::card::{Command, HostBuf, HostSpan, Span, Stream};
+use crate::ops::ExpertSet;
+use crate::plan::Use;
+use crate::units::ExpertId;
+
+impl Stage {
+    /// Queues all layers of a step; row `r` belongs to the sequence of `rows[r]`, at that position.
+    pub(super) fn step(&mut self, rows: &[(Slot, usize)], hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
+        if let Some(pool) = &mut self.pool {
+            pool.wait_for_residents()?;
+        }
+        let parts: Vec<Part> = rows
+            .iter()
+            .enumerate()
+            .map(|(r, (slot, first))| Part { slot: *slot, rows: r..r + 1, first: *first })
+            .collect();
+        let layers = std::mem::take(&mut self.layers);
+        let result = self.step_layers(&layers, &parts, hidden, cancel);
+        self.layers = layers;
+        result
+    }
+
+    fn step_layers(
+        &mut self,
+        layers: &[Layer],
+        parts: &[Part],
+        hidden: Span,
+        cancel: &Cancel,
+    ) -> Result<(), EngineError> {
+        let rows = 0..parts.len();
+        for (place, layer) in layers.iter().enumerate() {
+            if cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            self.attend(Phase::Decode, place, layer, hidden, &rows, parts)?;
+            self.feed_forward(Phase::Decode, layer, hidden, &rows)?;
+            if let LayerFfn::Experts { .. } = &layer.ffn {
+                self.step_experts(layer, rows.len(), hidden)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step_experts(&mut self, layer: &Layer, rows: usize, hidden: Span) -> Result<(), EngineError> {
+        let LayerFfn::Experts { experts, rule, layout, .. } = &layer.ffn else { return Ok(()) };
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let routing = self.routing(rows, *experts, rule.top_k)?;
+        let logits = self.buffers.get(Use::RouterLogits, rows * experts * F32)?;
+        self.compute(Command::Route { logits, rule: *rule, routing, routed: None })?;
+
+        let held = pool.held(layer.index, *experts);
+        let normed = self.normed(&(0..rows))?;
+        let elements = rows * rule.top_k * self.width;
+        let slots = self.buffers.get(Use::Slots, elements * F32)?;
+        let ask = held.len() < *experts;
+        let chosen = if ask { Some(self.send_choice(&routing, normed)?) } else { None };
+        if !held.is_empty() {
+            let members = (0..*experts as u32).map(ExpertId);
+            let on_card =
+                members.filter_map(|id| pool.get(layer.index, id).map(|blob| HeldExpert { id, blob })).collect();
+            self.compute(Command::Experts {
+                x: normed,
+                routing,
+                layout: std::sync::Arc::clone(layout),
+                experts: on_card,
+                into: ExpertsInto::Slots(slots),
+                scratch: self.buffers.whole(Use::Scratch)?,
+            })?;
+        }
+        let host_slots = match chosen {
+            Some(choice) => Some(self.host_share(layer, *experts, &routing, &held, &choice)?),
+            None => {
+                self.counters.decoded(0, rows * rule.top_k);
+                None
+            }
+        };
+        let out = hidden.part(0, rows * self.width * F32);
+        self.compute(Command::Combine { routing, slots, host_slots, held, width: self.width, out })
+    }
+
+    /// Copies the choice and the rows to the host.
+    fn send_choice(&self, routing: &Routing, normed: Span) -> Result<Choice, EngineError> {
+        let ids = span(&self.host.ids, routing.ids.bytes)?;
+        let x = span(&self.host.normed, normed.bytes)?;
+        self.compute(Command::CopyOut { from: routing.ids, to: ids.clone() })?;
+        self.compute(Command::CopyOut { from: normed, to: x.clone() })?;
+        Ok(Choice { ids, normed: x, sent: self.card.record(Stream::Compute)? })
+    }
+
+    /// Lets the host pool compute what the card does not hold, and copies the results to the card.
+    fn host_share(
+        &mut self,
+        layer: &Layer,
+        experts: usize,
+        routing: &Routing,
+        held: &ExpertSet,
+        choice: &Choice,
+    ) -> Result<Span, EngineError> {
+        let bytes = routing.rows * routing.top_k * self.width * F32;
+        let slots = span(&self.host.slots, bytes)?;
+        self.card.sync(&choice.sent, waits::CHOSEN)?;
+        let products = self.host_pool.run(&HostLayer {
+            layer: layer.index,
+            rows: routing.rows,
+            experts,
+            top_k: routing.top_k,
+            ids: &choice.ids,
+            normed: &choice.normed,
+            slots: &slots,
+            held,
+        })?;
+        self.counters.decoded(products, routing.rows * routing.top_k - products);
+        let to = self.buffers.get(Use::HostSlots, bytes)?;
+        self.compute(Command::CopyIn { from: slots, to })?;
+        Ok(to)
+    }
+}
+
+/// A step's choice on its way to the host.
+struct Choice {
+    ids: HostSpan,
+    normed: HostSpan,
+    sent: crate::card::Event,
+}
+
+fn span(buf: &HostBuf, bytes: usize) -> Result<HostSpan, EngineError> {
+    buf.span(0, bytes).ok_or_else(|| EngineError::Mismatch(format!("{buf:?} is smaller than {bytes} bytes")))
+}

@@ -1,0 +1,80 @@
+//! What can go wrong while running a model.
+
+use thiserror::Error;
+
+use crate::card::CardError;
+use crate::cpu::TeamError;
+use crate::gguf::GgufError;
+
+/// An error of the engine.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A card refused or failed; the request it belonged to has ended.
+    #[error(transparent)]
+    Card(#[from] CardError),
+    /// The caller cancelled. Cells of waves that were complete stay usable.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// The tokens do not fit the sequence's context.
+    #[error(
+        "{tokens} tokens do not fit: the sequence holds {held} of {context}; shorten the text or raise run.context"
+    )]
+    ContextFull {
+        /// Tokens asked for.
+        tokens: usize,
+        /// Tokens the sequence holds already.
+        held: usize,
+        /// Its context.
+        context: usize,
+    },
+    /// Every sequence of the plan is in use.
+    #[error("all {sequences} sequences of the plan are in use; end one or raise run.sequences")]
+    NoSequence {
+        /// Sequences of the plan.
+        sequences: usize,
+    },
+    /// A token id is outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Vocabulary size.
+        vocab: usize,
+    },
+    /// No token was given.
+    #[error("a prompt needs at least one token")]
+    Empty,
+    /// A sequence was named twice in one step, or belongs to another engine.
+    #[error("a step names each sequence of this engine at most once, {found} given")]
+    Sequences {
+        /// Sequences that were given.
+        found: usize,
+    },
+    /// A logit is not a number: weights or arithmetic are broken.
+    #[error("logits of row {row} hold a value that is not a number; the model file or its weights are damaged")]
+    NotANumber {
+        /// Row of the prompt.
+        row: usize,
+    },
+    /// The plan, the rig and the model do not belong together.
+    #[error("plan and rig differ: {0}")]
+    Mismatch(String),
+    /// A card of the topology cannot be opened.
+    #[error("card {card}: this machine has no such {kind} card; use a topology with `kind: virtual` to run on the CPU")]
+    NoCard {
+        /// Its name in the topology.
+        card: String,
+        /// Its kind.
+        kind: &'static str,
+    },
+    /// Reading the model file failed.
+    #[error(transparent)]
+    Read(#[from] GgufError),
+    /// CPU workers could not be started.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// A thread could not be started, or ended unexpectedly.
+    #[error("{0}")]
+    Thread(String),
+}

@@ -1,0 +1,94 @@
+//! The arena: the host's page-locked memory that holds every expert as one blob.
+
+use std::sync::Arc;
+
+use crate::card::{CardError, HostBuf, HostMemory, HostSpan};
+use crate::engine::EngineError;
+use crate::model::{ExpertsSpec, Ffn, Model};
+use crate::ops::BlobLayout;
+use crate::units::{Bytes, ExpertId};
+
+/// The experts of one layer: blob `e` starts at `e * layout.bytes`.
+pub(in crate::engine) struct LayerBlobs {
+    buf: HostBuf,
+    layout: Arc<BlobLayout>,
+    experts: usize,
+}
+
+/// All experts of a model.
+pub(in crate::engine) struct Arena {
+    layers: Vec<Option<LayerBlobs>>,
+}
+
+impl Arena {
+    /// Reads every expert of the model into page-locked memory, one layer after the other; `progress` is told the bytes read.
+    ///
+    /// # Errors
+    /// When memory is short or the file cannot be read.
+    pub fn load(model: &Model, host: &HostMemory, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
+        let mut layers = Vec::with_capacity(model.spec.layers.len());
+        for (i, layer) in model.spec.layers.iter().enumerate() {
+            layers.push(match &layer.ffn {
+                Ffn::Dense(_) => None,
+                Ffn::Experts(experts) => Some(load_layer(model, host, i, experts, progress)?),
+            });
+        }
+        Ok(Self { layers })
+    }
+
+    /// The blob of an expert.
+    ///
+    /// # Errors
+    /// When the model has no such expert.
+    pub fn blob(&self, layer: usize, expert: ExpertId) -> Result<HostSpan, CardError> {
+        let found = self.layer(layer).and_then(|blobs| {
+            let inside = (expert.0 as usize) < blobs.experts;
+            inside.then(|| blobs.buf.span(expert.0 as usize * blobs.layout.bytes, blobs.layout.bytes)).flatten()
+        });
+        found.ok_or_else(|| CardError::HostMemory {
+            what: format!("expert {} of layer {layer}", expert.0),
+            wanted: Bytes(0),
+            reason: "the arena has no such expert".to_owned(),
+        })
+    }
+
+    /// The experts of a layer, `None` for a dense one.
+    pub fn layer(&self, layer: usize) -> Option<&LayerBlobs> {
+        self.layers.get(layer).and_then(Option::as_ref)
+    }
+
+    /// Bytes that are page-locked, and all bytes.
+    pub fn locked(&self) -> (Bytes, Bytes) {
+        let bytes = |only_locked: bool| {
+            let blobs = self.layers.iter().flatten().filter(|blobs| !only_locked || blobs.buf.is_locked());
+            Bytes(blobs.map(|blobs| blobs.buf.bytes() as u64).sum())
+        };
+        (bytes(true), bytes(false))
+    }
+}
+
+impl LayerBlobs {
+    /// Shape of the layer's blobs.
+    pub fn layout(&self) -> &Arc<BlobLayout> {
+        &self.layout
+    }
+}
+
+fn load_layer(
+    model: &Model,
+    host: &HostMemory,
+    layer: usize,
+    experts: &ExpertsSpec,
+    progress: &dyn Fn(Bytes),
+) -> Result<LayerBlobs, EngineError> {
+    let layout = experts.blob();
+    let buf = host.alloc(experts.experts * layout.bytes, &format!("experts of layer {layer}"))?;
+    for expert in 0..experts.experts {
+        let outside = || EngineError::Mismatch(format!("expert {expert} of layer {layer} lies outside the arena"));
+        let blob = buf.span(expert * layout.bytes, layout.bytes).ok_or_else(outside)?;
+        blob.write(|bytes| model.read_expert(experts, expert, bytes))??;
+        progress(Bytes(layout.bytes as u64));
+    }
+    buf.seal();
+    Ok(LayerBlobs { buf, layout: Arc::new(layout), experts: experts.experts })
+}

@@ -1,0 +1,145 @@
+//! The expert pool of a card: its slots, and who lives in them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::arena::Arena;
+use crate::card::{Card, CardError, Command, Event, Region, Span, Stream};
+use crate::engine::{EngineError, waits};
+use crate::ops::ExpertSet;
+use crate::plan::ExpertsPlan;
+use crate::units::{Bytes, ExpertId};
+
+/// One resident and where its blob is.
+struct Resident {
+    layer: usize,
+    expert: ExpertId,
+    blob: Span,
+    adopted: bool,
+}
+
+/// A card's slots. The residents come first; the last `displaced` of them give way to the ring during a streamed prompt,
+/// the `free` slots behind them never hold one.
+pub(in crate::engine) struct Pool {
+    card: Arc<dyn Card>,
+    arena: Arc<Arena>,
+    residents: Vec<Resident>,
+    displaced: usize,
+    slots: Vec<Span>,
+    free: Vec<Span>,
+    index: HashMap<(usize, ExpertId), usize>,
+    lent: bool,
+    back: Option<Event>,
+}
+
+impl Pool {
+    /// Takes the slots and copies the residents in. Residents that never give way are used in place where the card can.
+    ///
+    /// # Errors
+    /// When memory is short or a copy is refused.
+    pub fn load(card: &Arc<dyn Card>, arena: &Arc<Arena>, plan: &ExpertsPlan) -> Result<Self, EngineError> {
+        let kept = plan.residents.len() - plan.displaced;
+        let mut residents = Vec::with_capacity(plan.residents.len());
+        let mut slots = Vec::new();
+        for at in plan.residents.iter().take(kept) {
+            let expert = ExpertId(at.expert as u32);
+            let blob = arena.blob(at.layer, expert)?;
+            let bytes = blob.bytes();
+            let (region, adopted) = match card.adopt(&blob, "resident expert")? {
+                Some(region) => (region, true),
+                None => (card.alloc(Bytes(plan.slot_bytes as u64), "resident expert")?, false),
+            };
+            residents.push(Resident { layer: at.layer, expert, blob: region.span(0, bytes), adopted });
+        }
+        let lent: Region = card.alloc(Bytes((plan.ring * plan.slot_bytes) as u64), "prompt ring")?;
+        for slot in 0..plan.ring {
+            slots.push(lent.span(slot * plan.slot_bytes, plan.slot_bytes));
+        }
+        for (at, slot) in plan.residents.iter().skip(kept).zip(&slots) {
+            let expert = ExpertId(at.expert as u32);
+            let bytes = arena.blob(at.layer, expert)?.bytes();
+            residents.push(Resident { layer: at.layer, expert, blob: slot.part(0, bytes), adopted: false });
+        }
+        let free = slots.iter().skip(plan.displaced).copied().collect();
+        let index = residents.iter().enumerate().map(|(i, r)| ((r.layer, r.expert), i)).collect();
+        let mut pool = Self {
+            card: Arc::clone(card),
+            arena: Arc::clone(arena),
+            residents,
+            displaced: plan.displaced,
+            slots,
+            free,
+            index,
+            lent: false,
+            back: None,
+        };
+        pool.copy_residents(0)?;
+        Ok(pool)
+    }
+
+    fn copy_residents(&mut self, from: usize) -> Result<(), CardError> {
+        for resident in self.residents.iter().skip(from).filter(|resident| !resident.adopted) {
+            let from = self.arena.blob(resident.layer, resident.expert)?;
+            self.card.submit(Stream::Experts, Command::CopyIn { from, to: resident.blob })?;
+        }
+        self.back = Some(self.card.record(Stream::Experts)?);
+        Ok(())
+    }
+
+    /// Slots of the ring for a streamed prompt; while they are lent, displaced residents are not on the card.
+    pub fn ring(&self) -> &[Span] {
+        &self.slots
+    }
+
+    /// Slots that no resident takes: the ring of prompts below the floor.
+    pub fn free(&self) -> &[Span] {
+        &self.free
+    }
+
+    /// The ring is lent: displaced residents are gone.
+    pub fn lend(&mut self) {
+        self.lent = true;
+    }
+
+    /// The ring's lease has ended: displaced residents are copied back, which compute waits for at its next use.
+    ///
+    /// # Errors
+    /// When a copy is refused.
+    pub fn take_back(&mut self) -> Result<(), CardError> {
+        if std::mem::take(&mut self.lent) && self.displaced > 0 {
+            let kept = self.residents.len() - self.displaced;
+            self.copy_residents(kept)?;
+        }
+        Ok(())
+    }
+
+    /// Makes compute wait for residents that are still being copied.
+    ///
+    /// # Errors
+    /// When the card refuses the wait.
+    pub fn wait_for_residents(&mut self) -> Result<(), CardError> {
+        match self.back.take() {
+            Some(back) => self.card.wait(Stream::Compute, &back, waits::RESIDENTS_BACK),
+            None => Ok(()),
+        }
+    }
+
+    /// The blob of an expert that is on the card now.
+    pub fn get(&self, layer: usize, expert: ExpertId) -> Option<Span> {
+        let index = *self.index.get(&(layer, expert))?;
+        let here = !self.lent || index < self.residents.len() - self.displaced;
+        here.then(|| self.residents.get(index).map(|resident| resident.blob)).flatten()
+    }
+
+    /// The experts of a layer that are on the card now.
+    pub fn held(&self, layer: usize, experts: usize) -> ExpertSet {
+        ExpertSet::new(experts, (0..experts as u32).map(ExpertId).filter(|expert| self.get(layer, *expert).is_some()))
+    }
+
+    /// The experts of a layer that a streamed prompt copies, ascending.
+    pub fn streamed(&self, layer: usize, experts: usize) -> Vec<ExpertId> {
+        let kept = self.residents.len() - self.displaced;
+        let stays = |expert: &ExpertId| self.index.get(&(layer, *expert)).is_some_and(|index| *index < kept);
+        (0..experts as u32).map(ExpertId).filter(|expert| !stays(expert)).collect()
+    }
+}

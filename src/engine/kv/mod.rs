@@ -1,0 +1,3 @@
+//! The KV cache.
+
+pub(super) mod cells;

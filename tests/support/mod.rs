@@ -1,0 +1,79 @@
+//! What several tests need: rigs of virtual cards under a ledger, plans, oracle data.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub mod oracle;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aqueduct::card::ledger::{Ledger, LedgerCard};
+use aqueduct::card::virt::{Faults, VirtualCard, VirtualOptions};
+use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
+use aqueduct::cpu::Team;
+use aqueduct::engine::{Engine, Rig};
+use aqueduct::model::Model;
+use aqueduct::plan::{self, CardBudget, Plan, PlanError};
+use aqueduct::topology::RunSettings;
+use aqueduct::units::{Bytes, CardId, Rate};
+
+/// A path below `tests/data`.
+pub fn data(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+/// Virtual cards under one ledger.
+pub struct TestRig {
+    pub rig: Rig,
+    pub ledger: Arc<Ledger>,
+    pub faults: Vec<Faults>,
+}
+
+/// Virtual cards with these budgets, all watched by a ledger.
+pub fn rig(budgets: &[Bytes], workers: usize) -> TestRig {
+    let team = Arc::new(Team::new(workers).unwrap());
+    let ledger = Ledger::new();
+    let faults: Vec<Faults> = budgets.iter().map(|_| Faults::default()).collect();
+    let cards = budgets.iter().zip(&faults).enumerate().map(|(i, (budget, faults))| {
+        let card = VirtualCard::new(VirtualOptions {
+            id: CardId(i as u32),
+            name: format!("virtual{i}"),
+            budget: *budget,
+            team: Arc::clone(&team),
+            links: None,
+            faults: faults.clone(),
+            timeline: None,
+        });
+        Arc::new(LedgerCard::new(&ledger, Arc::new(card.unwrap()))) as Arc<dyn Card>
+    });
+    let cards = cards.collect();
+    let host = HostMemory::new(Watcher::new(ledger.clone()), None);
+    TestRig { rig: Rig { cards, host, team }, ledger, faults }
+}
+
+/// Budgets of virtual cards as the planner sees them.
+pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
+    let budget = |(i, memory): (usize, &Bytes)| CardBudget {
+        id: CardId(i as u32),
+        name: format!("virtual{i}"),
+        kind: CardKind::Virtual,
+        memory: *memory,
+        link: Rate(10e9),
+    };
+    all.iter().enumerate().map(budget).collect()
+}
+
+/// The plan of a model on virtual cards.
+pub fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
+    plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host: Bytes(8 << 30), settings })
+}
+
+/// An engine on virtual cards under a ledger.
+pub fn engine(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings) -> (Engine, TestRig) {
+    let plan = plan_for(model, memory, settings).unwrap();
+    let rig = rig(memory, 2);
+    let engine = Engine::load(Arc::clone(model), plan, &rig.rig, &|_| {}).unwrap();
+    (engine, rig)
+}
+
+/// Memory that holds all of any small test model.
+pub const ROOMY: Bytes = Bytes(1 << 30);
