@@ -18,7 +18,7 @@ use super::mark::{Mark, Marks};
 use super::module::Module;
 use super::page_lock::CudaPageLock;
 use crate::card::{
-    Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, PageLock, Region, Stream, Why,
+    Card, CardError, CardKind, Command, Event, HostSpan, Leases, PageLock, Region, Stream, Why,
 };
 use crate::ops::{AttentionShape, KvType};
 use crate::quant::QuantType;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ops::{AttentionShape, KvType};
+use crate::ops::{ATTENTION_TILE, AttentionShape, KvType};
 use crate::quant::{QuantType, codebook};
 
 const PLATFORM: &str = include_str!("../../../kernels/platform.cuh");
@@ -76,6 +76,17 @@ impl Module {
         !matches!(self, Self::AttentionPrompt { head_dim: 256, .. }) || arch >= 80
     }
 
+    /// Shared memory that its largest launch asks for, beside what kernels hold of themselves (of [`Module::Attention`], with heads
+    /// of 256).
+    pub fn dynamic_shared(self, arch: u32) -> usize {
+        match self {
+            Self::Base => 0,
+            Self::Attention => general_shared(256, 256),
+            Self::AttentionPrompt { head_dim, kv } => prompt_shared(head_dim, kv, arch),
+            Self::Weights(ty) => product_shared(ty, 128, arch),
+        }
+    }
+
     /// The source, complete in one text.
     pub fn source(self) -> String {
         let parts: &[&str] = match self {
@@ -138,6 +149,47 @@ impl Module {
             ],
         }
     }
+}
+
+/// Outputs of a prompt's tile.
+pub(super) const TILE_OUTPUTS: usize = 128;
+
+/// Query heads that a block of the general attention kernels takes.
+pub(super) const GROUP: usize = 8;
+
+/// Shared memory of a prompt's product in tiles of `rows`.
+pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
+    match ty {
+        QuantType::F32 => 16 * (rows + TILE_OUTPUTS + 8) * 4,
+        _ => {
+            let stages = if arch >= 80 { 3 } else { 2 };
+            (2 * TILE_OUTPUTS + stages * rows) * 64 * 2
+        }
+    }
+}
+
+/// Rows of a block of a prompt's attention.
+pub(super) const fn prompt_rows(head_dim: usize) -> usize {
+    if head_dim > 128 { 64 } else { 128 }
+}
+
+/// Shared memory of a prompt's attention: stages of keys and values, queries of large heads, scales.
+pub(super) fn prompt_shared(head_dim: usize, kv: PromptKv, arch: u32) -> usize {
+    let wide = head_dim > 128;
+    let stages = if arch >= 80 && !wide { 2 } else { 1 };
+    let queries = if wide { prompt_rows(head_dim) * head_dim } else { 0 };
+    let scales = match kv {
+        PromptKv::F16 => 0,
+        PromptKv::Int8 => stages * 2 * ATTENTION_TILE * 4,
+    };
+    (2 * stages * ATTENTION_TILE * head_dim + queries) * 2 + scales
+}
+
+/// Shared memory of the general attention kernels: queries, scores, and the cells that are looked at together.
+pub(super) fn general_shared(head_dim: usize, value_dim: usize) -> usize {
+    let cells = |dim: usize, pitch: usize| if dim <= 128 { ATTENTION_TILE * pitch } else { ATTENTION_TILE / 2 * pitch };
+    let stage = cells(head_dim, head_dim + 1).max(cells(value_dim, value_dim));
+    (GROUP * head_dim + ATTENTION_TILE * GROUP + stage) * 4
 }
 
 impl fmt::Display for Module {

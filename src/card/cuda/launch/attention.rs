@@ -1,7 +1,7 @@
 //! Attention.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::Module;
+use super::super::module::{GROUP, Module, general_shared, prompt_rows};
 use super::Launch;
 use super::elementwise::kv_number;
 use crate::card::Span;
@@ -9,9 +9,6 @@ use crate::card::command::{AttentionEnd, Cells, Phase};
 use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout, KvType};
 
 const MOST_SPANS: usize = 8;
-
-/// Query heads that a block of the general kernels takes.
-const GROUP: usize = 8;
 
 /// Elements of a value head that they can hold.
 const MOST_VALUE_DIM: usize = 512;
@@ -158,16 +155,10 @@ impl Launch<'_> {
         {
             let heads =
                 PromptHeads { heads: int(shape.heads), kv_heads: int(shape.kv_heads), scale: shape.scale };
-            let dim = shape.head_dim;
-            let wide = dim > 128;
-            let stages = if self.arch >= 80 && !wide { 2 } else { 1 };
-            let block_rows = if wide { 64 } else { 128 };
-            let queries = if wide { block_rows * dim } else { 0 };
-            let scales = if of.layout.kind == KvType::Int8 { stages * 2 * ATTENTION_TILE * 4 } else { 0 };
             let grid = Grid {
-                blocks: (shape.heads as u32, of.rows.div_ceil(block_rows) as u32, 1),
+                blocks: (shape.heads as u32, of.rows.div_ceil(prompt_rows(shape.head_dim)) as u32, 1),
                 threads: 256,
-                shared: (2 * stages * ATTENTION_TILE * dim + queries) * 2 + scales,
+                shared: module.dynamic_shared(self.arch),
             };
             // SAFETY: (const float*, int, int, PromptHeads, Cells, int, float*, float*).
             return unsafe {
@@ -179,7 +170,7 @@ impl Launch<'_> {
         let grid = Grid {
             blocks: (of.rows as u32, head_blocks(shape), 1),
             threads: 128,
-            shared: general_shared(shape),
+            shared: general_shared(shape.head_dim, shape.value_dim),
         };
         // SAFETY: (const float*, Heads, Cells, int, int, float*, float*).
         unsafe {
@@ -206,7 +197,7 @@ impl Launch<'_> {
             let grid = Grid {
                 blocks: (count as u32, head_blocks(shape), of.rows as u32),
                 threads: 128,
-                shared: general_shared(shape),
+                shared: general_shared(shape.head_dim, shape.value_dim),
             };
             // SAFETY: (const float*, Heads, Cells, int, int, int, float*).
             unsafe {
@@ -249,11 +240,4 @@ fn general(shape: &AttentionShape, kind: KvType) -> Heads {
 
 fn head_blocks(shape: &AttentionShape) -> u32 {
     (shape.kv_heads * (shape.heads / shape.kv_heads).div_ceil(GROUP)) as u32
-}
-
-/// Shared memory of the general kernels: queries, scores, and the cells that are looked at together.
-fn general_shared(shape: &AttentionShape) -> usize {
-    let cells = |dim: usize, pitch: usize| if dim <= 128 { ATTENTION_TILE } else { ATTENTION_TILE / 2 } * pitch;
-    let stage = cells(shape.head_dim, shape.head_dim + 1).max(cells(shape.value_dim, shape.value_dim));
-    (GROUP * shape.head_dim + ATTENTION_TILE * GROUP + stage) * 4
 }

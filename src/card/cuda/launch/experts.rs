@@ -1,10 +1,10 @@
 //! The experts' FFN: of a prompt, grouped by expert in tiles of rows; of decode, entry by entry.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::Module;
+use super::super::module::{Module, TILE_OUTPUTS, product_shared};
 use super::Launch;
 use super::elementwise::activation_number;
-use super::linear::{TILE_OUTPUTS, TileRows, WARPS, restore_offset, stride, vector_bytes, weight_bytes};
+use super::linear::{TileRows, WARPS, restore_offset, stride, vector_bytes, weight_bytes};
 use super::router::Routed;
 use super::table::{ExpertTable, Members, TABLE_EXPERTS};
 use crate::card::command::{BlobLayout, ExpertsInto, HeldExpert, Routing};
@@ -195,7 +195,7 @@ impl Launch<'_> {
     }
 
     fn product_grid(&self, of: &Prompt<'_>, ty: QuantType, across: usize) -> Grid {
-        Grid { blocks: (across as u32, of.most as u32, 1), threads: 256, shared: of.size.shared(ty, self.arch) }
+        Grid { blocks: (across as u32, of.most as u32, 1), threads: 256, shared: product_shared(ty, of.size.rows(), self.arch) }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one command, taken apart")]

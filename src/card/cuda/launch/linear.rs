@@ -1,7 +1,7 @@
 //! Dense products.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::Module;
+use super::super::module::{Module, TILE_OUTPUTS, product_shared};
 use super::Launch;
 use crate::card::Span;
 use crate::card::command::{Into, LinearPart, Phase};
@@ -9,9 +9,6 @@ use crate::card::scratch;
 use crate::quant::QuantType;
 
 const MOST_PARTS: usize = 4;
-
-/// Outputs of a prompt's tile.
-pub(super) const TILE_OUTPUTS: usize = 128;
 
 /// Rows of a decode launch.
 const MOST_ROWS: usize = 8;
@@ -60,18 +57,6 @@ impl TileRows {
             0..=40 => Self::R32,
             41..=80 => Self::R64,
             _ => Self::R128,
-        }
-    }
-
-    /// Shared memory of a product with this tile.
-    pub(super) fn shared(self, ty: QuantType, arch: u32) -> usize {
-        let rows = self.rows();
-        match ty {
-            QuantType::F32 => 16 * (rows + TILE_OUTPUTS + 8) * 4,
-            _ => {
-                let stages = if arch >= 80 { 3 } else { 2 };
-                (2 * TILE_OUTPUTS + stages * rows) * 64 * 2
-            }
         }
     }
 }
@@ -175,7 +160,7 @@ impl Launch<'_> {
         let grid = Grid {
             blocks: (across as u32, rows.div_ceil(size.rows()) as u32, 1),
             threads: 256,
-            shared: size.shared(ty, self.arch),
+            shared: product_shared(ty, size.rows(), self.arch),
         };
         let (stride, rows, cols) = (int(stride), int(rows), int(cols));
         // SAFETY: (const void*, int, const float*, int, int, Parts).

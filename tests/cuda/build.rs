@@ -1,0 +1,75 @@
+//! Every kernel compiles for every architecture without spilling or passing its shared memory. Needs the compiler, no GPU.
+
+use aqueduct::card::cuda::{Built, Compiler, CompilerSettings, Module};
+
+/// The numbers before `what` in the compiler's report, with the kernel they belong to.
+fn reported<'a>(log: &'a str, what: &str) -> Vec<(&'a str, usize)> {
+    let mut kernel = "";
+    let mut found = Vec::new();
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("entry function '") {
+            kernel = rest.split('\'').next().unwrap_or_default();
+        }
+        if let Some((before, _)) = line.split_once(what) {
+            let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+            found.push((kernel, digits.parse().expect("a number stands there")));
+        }
+    }
+    found
+}
+
+/// Shared memory that a block may ask for, without what the driver keeps.
+fn shared_limit(arch: u32) -> usize {
+    1024 * match arch {
+        75 => 64,
+        80 | 87 => 163,
+        86 | 89 | 120 => 99,
+        _ => 227,
+    }
+}
+
+fn check(built: &Built, arch: u32) -> usize {
+    let name = built.module.to_string();
+    assert!(built.cubin.starts_with(b"\x7fELF"), "{name} sm_{arch}");
+    let spills = reported(&built.log, " bytes spill stores");
+    assert_eq!(spills.len(), built.module.kernels().len(), "{name} sm_{arch} reports each kernel once:\n{}", built.log);
+    for (kernel, bytes) in &spills {
+        assert_eq!(*bytes, 0, "{name} sm_{arch}: {kernel} spills {bytes} bytes");
+        assert!(built.module.kernels().contains(kernel), "{kernel} is not listed");
+    }
+    for (kernel, bytes) in reported(&built.log, " bytes smem") {
+        let all = bytes + built.module.dynamic_shared(arch);
+        assert!(all <= shared_limit(arch), "{name} sm_{arch}: {kernel} takes {all} bytes of shared memory");
+    }
+    assert!(built.module.dynamic_shared(arch) <= shared_limit(arch), "{name} sm_{arch}");
+    spills.len()
+}
+
+#[test]
+#[ignore = "takes minutes: .ci/kernels runs it"]
+fn every_kernel_compiles_for_every_architecture() {
+    let Some(nvrtc) = std::env::var_os("AQUEDUCT_NVRTC") else {
+        println!("skipped: AQUEDUCT_NVRTC does not name a compiler");
+        return;
+    };
+    let archs = std::env::var("AQUEDUCT_ARCHS").unwrap_or_else(|_| "75 86 120".to_owned());
+    let compiler = Compiler::new(CompilerSettings { nvrtc: Some(nvrtc.into()), cache: None }, 13);
+    println!("NVRTC {:?} at {}", compiler.nvrtc().unwrap().version(), compiler.nvrtc().unwrap().path().display());
+    for arch in archs.split_whitespace().map(|arch| arch.parse().expect("an architecture such as 86")) {
+        let built = compiler.build(arch, &Module::all(arch)).unwrap();
+        let kernels: usize = built.iter().map(|built| check(built, arch)).sum();
+        println!("sm_{arch}: {} modules, {kernels} kernels", built.len());
+        assert!(kernels > 250);
+    }
+}
+
+#[test]
+fn a_missing_compiler_is_named() {
+    let nowhere = std::path::PathBuf::from("/nonexistent/nvrtc");
+    let compiler = Compiler::new(CompilerSettings { nvrtc: Some(nowhere), cache: None }, 13);
+    let message = match compiler.build(90, &[Module::Base]) {
+        Ok(_) => panic!("nothing was compiled"),
+        Err(error) => error.to_string(),
+    };
+    assert!(message.contains("/nonexistent/nvrtc"), "{message}");
+}
