@@ -119,13 +119,9 @@ __device__ __forceinline__ void attend_tile(const Heads& of, const Cells& cells,
     }
 }
 
-// The factors with which two results merge.
-__device__ __forceinline__ float merge(float& largest, float other, float& keep, float& take) {
-    float both = fmaxf(largest, other);
-    keep = largest == NEGATIVE_INFINITY ? 0.0f : power_of_two((largest - both) * LOG2_E);
-    take = other == NEGATIVE_INFINITY ? 0.0f : power_of_two((other - both) * LOG2_E);
-    largest = both;
-    return both;
+// The factors with which a state and a tile's result merge into one whose largest score is `both`.
+__device__ __forceinline__ float kept_share(float largest, float both) {
+    return largest == NEGATIVE_INFINITY ? 0.0f : power_of_two((largest - both) * LOG2_E);
 }
 
 __device__ __forceinline__ void load_queries(const Heads& of, const float* q, u64 row, int head, int heads, float* shared) {
@@ -174,36 +170,65 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_tiles(const floa
 // Merges tiles in ascending order into the state, or from nothing, and ends as told: out null keeps the state. Block (head, row).
 extern "C" __global__ void __launch_bounds__(THREADS) merge_tiles(const float* results, Heads of, Cells cells, int first, int first_tile,
                                                                   int tiles, int resume, float* state, float* out) {
+    __shared__ float keep[THREADS], take[THREADS], sums[THREADS], warp_largest[THREADS / 32];
     u64 row = blockIdx.y;
-    int head = blockIdx.x, each = 2 + of.value_dim;
+    int head = blockIdx.x, each = 2 + of.value_dim, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int sees = first + (int)row + 1, end = cells_end(cells);
     if (sees > end) sees = end;
     int mine = (sees - first_tile * ATTENTION_TILE + ATTENTION_TILE - 1) / ATTENTION_TILE;
     if (mine > tiles) mine = tiles;
     float* kept = state + (row * of.heads + head) * each;
     const float* from = results + (row * of.heads + head) * (u64)tiles * each;
-    float before = resume ? kept[0] : NEGATIVE_INFINITY, before_sum = resume ? kept[1] : 0.0f;
-    float largest = before, sum = before_sum;
-#pragma unroll 1
-    for (int d = threadIdx.x; d < of.value_dim || d == (int)threadIdx.x; d += THREADS) {
-        largest = before, sum = before_sum;
-        bool there = d < of.value_dim;
-        float value = resume && there ? kept[2 + d] : 0.0f;
-#pragma unroll 8
-        for (int t = 0; t < mine; t++) {
-            const float* tile = from + (u64)t * each;
-            float keep, take;
-            float other = tile[0], other_sum = tile[1], other_value = there ? tile[2 + d] : 0.0f;
-            merge(largest, other, keep, take);
-            sum = fmaf(other_sum, take, sum * keep);
-            value = fmaf(other_value, take, value * keep);
-        }
-        if (there) {
-            if (out) out[(row * of.heads + head) * of.value_dim + d] = value / sum;
-            else kept[2 + d] = value;
-        }
+    float largest = resume ? kept[0] : NEGATIVE_INFINITY, sum = resume ? kept[1] : 0.0f;
+    float value[MOST_ELEMENTS];
+#pragma unroll
+    for (int e = 0; e < MOST_ELEMENTS; e++) {
+        int d = threadIdx.x + e * THREADS;
+        value[e] = resume && d < of.value_dim ? kept[2 + d] : 0.0f;
     }
-    __syncthreads();
+    // The largest score before and after each tile is a running maximum: all tiles' factors at once, then the sums in order.
+    for (int start = 0; start < mine; start += THREADS) {
+        int n = mine - start < THREADS ? mine - start : THREADS;
+        const float* tile = from + (u64)(start + threadIdx.x) * each;
+        bool there = (int)threadIdx.x < n;
+        float own = there ? tile[0] : NEGATIVE_INFINITY;
+        float after = own;
+#pragma unroll
+        for (int step = 1; step < 32; step <<= 1) {
+            float other = __shfl_sync(ALL_LANES, after, lane >= step ? lane - step : lane);
+            if (lane >= step) after = fmaxf(after, other);
+        }
+        __syncthreads();
+        if (lane == 31) warp_largest[warp] = after;
+        __syncthreads();
+        float before_warp = largest;
+        for (int w = 0; w < warp; w++) before_warp = fmaxf(before_warp, warp_largest[w]);
+        float before = __shfl_sync(ALL_LANES, after, lane > 0 ? lane - 1 : 0);
+        before = lane > 0 ? fmaxf(before, before_warp) : before_warp;
+        after = fmaxf(after, before_warp);
+        keep[threadIdx.x] = kept_share(before, after);
+        take[threadIdx.x] = kept_share(own, after);
+        sums[threadIdx.x] = there ? tile[1] : 0.0f;
+        for (int w = 0; w < THREADS / 32; w++) largest = fmaxf(largest, warp_largest[w]);
+        __syncthreads();
+        for (int t = 0; t < n; t++) sum = fmaf(sums[t], take[t], sum * keep[t]);
+#pragma unroll
+        for (int e = 0; e < MOST_ELEMENTS; e++) {
+            int d = threadIdx.x + e * THREADS;
+            if (d >= of.value_dim) break;
+            const float* element = from + (u64)start * each + 2 + d;
+#pragma unroll 8
+            for (int t = 0; t < n; t++) value[e] = fmaf(element[(u64)t * each], take[t], value[e] * keep[t]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int e = 0; e < MOST_ELEMENTS; e++) {
+        int d = threadIdx.x + e * THREADS;
+        if (d >= of.value_dim) break;
+        if (out) out[(row * of.heads + head) * of.value_dim + d] = value[e] / sum;
+        else kept[2 + d] = value[e];
+    }
     if (!out && threadIdx.x == 0) kept[0] = largest, kept[1] = sum;
 }
 
@@ -238,8 +263,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_rows(const float
         attend_tile(of, cells, kv_head, heads, tile, sees, shared, result, more);
 #pragma unroll
         for (int h = 0; h < GROUP; h++) {
-            float keep, take;
-            merge(largest[h], result.largest[h], keep, take);
+            float both = fmaxf(largest[h], result.largest[h]);
+            float keep = kept_share(largest[h], both), take = kept_share(result.largest[h], both);
+            largest[h] = both;
             sum[h] = fmaf(result.sum[h], take, sum[h] * keep);
 #pragma unroll
             for (int e = 0; e < MOST_ELEMENTS; e++) value[e][h] = fmaf(more[e][h], take, value[e][h] * keep);

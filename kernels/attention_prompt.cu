@@ -9,8 +9,10 @@
 #endif
 #define VALUE_PARTS (HEAD_DIM > 128 ? 2 : 1)
 #define VALUE_DIMS (HEAD_DIM / VALUE_PARTS)
+#ifndef ATTENTION_THREADS
 #define ATTENTION_THREADS 256
-#define BLOCK_ROWS (128 / VALUE_PARTS)
+#endif
+#define BLOCK_ROWS (ATTENTION_THREADS / 2 / VALUE_PARTS)
 #define CHUNKS (HEAD_DIM / 8)
 #define TILE_HALVES (ATTENTION_TILE * HEAD_DIM)
 // V's scales are kept 2^6 larger in f16.
@@ -88,6 +90,10 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         *(uint4*)cell_chunk(queries, r, chunk) = make_uint4(h[0], h[1], h[2], h[3]);
     }
 #endif
+
+    int whole_rows = block_row + warp_row + 16 <= rows;
+    int all_seen = whole_rows ? (first + block_row + warp_row + 1 < end ? first + block_row + warp_row + 1 : end) : 0;
+    float unit = of.scale * LOG2_E;
 
     float largest[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY}, sum[2] = {0.0f, 0.0f};
     float value[VALUE_DIMS / 8][4];
@@ -203,40 +209,55 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
             }
         }
 
+        // Scores are in units of log2: the state that is kept holds its largest in them too.
         int cell = tile * ATTENTION_TILE + 2 * (lane & 3);
         float tile_largest[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float s = score[j][i] * of.scale;
+                float s = score[j][i] * unit;
 #if KV_KIND == 2
                 s *= scales[tile % STAGES * 128 + 8 * j + 2 * (lane & 3) + (i & 1)];
 #endif
-                s = cell + 8 * j + (i & 1) < seen[i >> 1] ? s : NEGATIVE_INFINITY;
                 score[j][i] = s;
-                tile_largest[i >> 1] = fmaxf(tile_largest[i >> 1], s);
             }
-        float shift[2];
+        if ((tile + 1) * ATTENTION_TILE > all_seen) {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    if (cell + 8 * j + (i & 1) >= seen[i >> 1]) score[j][i] = NEGATIVE_INFINITY;
+                }
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) tile_largest[i >> 1] = fmaxf(tile_largest[i >> 1], score[j][i]);
+        float shift[2], keep[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             tile_largest[r] = fmaxf(tile_largest[r], __shfl_xor_sync(ALL_LANES, tile_largest[r], 1));
             tile_largest[r] = fmaxf(tile_largest[r], __shfl_xor_sync(ALL_LANES, tile_largest[r], 2));
             float both = fmaxf(largest[r], tile_largest[r]);
-            float keep = largest[r] == NEGATIVE_INFINITY ? 0.0f : power_of_two((largest[r] - both) * LOG2_E);
-            if (both == NEGATIVE_INFINITY) keep = 1.0f;
             shift[r] = both == NEGATIVE_INFINITY ? 0.0f : both;
+            keep[r] = both == NEGATIVE_INFINITY ? 1.0f : power_of_two(largest[r] - both);
             largest[r] = both;
-            sum[r] *= keep;
+            sum[r] *= keep[r];
+        }
+        // Most tiles leave all largest scores as they were: then nothing is rescaled.
+        if (__ballot_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) {
 #pragma unroll
-            for (int j = 0; j < VALUE_DIMS / 8; j++) value[j][2 * r] *= keep, value[j][2 * r + 1] *= keep;
+            for (int j = 0; j < VALUE_DIMS / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) value[j][i] *= keep[i >> 1];
         }
         float tile_sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                score[j][i] = power_of_two((score[j][i] - shift[i >> 1]) * LOG2_E);
+                score[j][i] = power_of_two(score[j][i] - shift[i >> 1]);
                 tile_sum[i >> 1] += score[j][i];
 #if KV_KIND == 2
                 score[j][i] *= scales[tile % STAGES * 128 + 64 + 8 * j + 2 * (lane & 3) + (i & 1)];

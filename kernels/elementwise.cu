@@ -16,23 +16,53 @@ extern "C" __global__ void rms_norm(const float* x, const float* weight, float e
     for (int i = threadIdx.x; i < cols; i += blockDim.x) to[i] = row[i] * scale * weight[i];
 }
 
-struct Frequencies { float of[256]; };
+// The same for rows of at most 1,024 columns, a multiple of 4: one warp a row, which it holds.
+extern "C" __global__ void rms_norm_short(const float* x, const float* weight, float eps, int rows, int cols, float* out) {
+    u64 r = (u64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    int lane = threadIdx.x & 31, fours = cols / 4;
+    if (r >= rows) return;
+    const float4* row = (const float4*)(x + r * cols);
+    float4* to = (float4*)(out + r * cols);
+    float4 held[8];
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        if (lane + 32 * k >= fours) break;
+        float4 v = held[k] = row[lane + 32 * k];
+        sum = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum))));
+    }
+    float scale = 1.0f / sqrtf(lanes_sum(sum) / (float)cols + eps);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        if (lane + 32 * k >= fours) break;
+        float4 v = held[k], w = ((const float4*)weight)[lane + 32 * k];
+        to[lane + 32 * k] = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+    }
+}
 
-// Rotates each head in place: one thread a pair. neox: halves, else adjacent pairs.
-extern "C" __global__ void rope(float* x, int rows, int heads, int head_dim, int rotated, int first, int neox, Frequencies f) {
+#define MOST_PAIRS 256
+struct Frequencies { float of[MOST_PAIRS]; };
+
+// Rotates each head in place. One block a row: the angles are the same for all its heads. neox: halves, else adjacent pairs.
+extern "C" __global__ void rope(float* x, int heads, int head_dim, int rotated, int first, int neox, Frequencies f) {
+    __shared__ float2 turn[MOST_PAIRS];
     int half = rotated / 2;
-    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= (u64)rows * heads * half) return;
-    int j = (int)(i % half);
-    u64 head = i / half;
-    int position = first + (int)(head / heads);
-    float s, c;
-    sincosf((float)position * f.of[j], &s, &c);
-    float* p = x + head * head_dim;
-    int a = neox ? j : 2 * j, b = neox ? j + half : 2 * j + 1;
-    float u = p[a], v = p[b];
-    p[a] = fmaf(u, c, -(v * s));
-    p[b] = fmaf(u, s, v * c);
+    int position = first + blockIdx.x;
+    for (int j = threadIdx.x; j < half; j += blockDim.x) {
+        float s, c;
+        sincosf((float)position * f.of[j], &s, &c);
+        turn[j] = make_float2(s, c);
+    }
+    __syncthreads();
+    float* row = x + (u64)blockIdx.x * heads * head_dim;
+    for (int i = threadIdx.x; i < heads * half; i += blockDim.x) {
+        int head = i / half, j = i - head * half;
+        float* p = row + head * head_dim;
+        int a = neox ? j : 2 * j, b = neox ? j + half : 2 * j + 1;
+        float s = turn[j].x, c = turn[j].y, u = p[a], v = p[b];
+        p[a] = fmaf(u, c, -(v * s));
+        p[b] = fmaf(u, s, v * c);
+    }
 }
 
 extern "C" __global__ void gated_activation(const float* gate, const float* up, u64 elements, int activation, float* out) {

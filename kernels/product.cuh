@@ -97,6 +97,7 @@ __device__ __forceinline__ u16* swizzled(u16* tile, int row, int chunk) { return
 #define ROW_STAGES 2
 #endif
 
+#ifndef HAS_WIDE_PRODUCTS
 // ROWS rows in a grid of DOWN x (8 / DOWN) warps.
 template <class Q, int ROWS, int DOWN> struct Product {
     enum {
@@ -213,41 +214,182 @@ template <class Q, int ROWS, int DOWN> struct Product {
     }
 };
 
-// F32 weights and rows, 256 threads of 2 to 8 rows by 8 outputs each.
+#else
+// Four warps take 64 rows by all outputs; fewer rows leave the second four to unpacking.
+template <class Q, int ROWS, int DOWN> struct Product {
+    enum { HELD = ROWS < 64 ? 64 : ROWS, CHUNKS = HELD * 8 / 256 };
+
+    template <class RowOf, class Store>
+    static __device__ __forceinline__ void run(u8* shared, const u16* x, int stride, RowOf row_of, const u8* weight, int outputs,
+                                               int first, int cols, Store store) {
+        u16* weights = (u16*)shared;
+        u16* rows = weights + 2 * TILE_OUTPUTS * STEP;
+        int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+        int group_row = (warp >> 2) * 64;
+        bool multiplies = group_row < HELD;
+
+        int chunk = thread & 7;
+        const u16* from[CHUNKS];
+        bool there[CHUNKS];
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            int at = (thread >> 3) + 32 * i;
+            int row = at < ROWS ? row_of(at) : -1;
+            there[i] = row >= 0;
+            from[i] = x + (u64)(row < 0 ? 0 : row) * stride + 8 * chunk;
+        }
+        auto copy_rows = [&](int step) {
+            u16* stage = rows + step % ROW_STAGES * HELD * STEP;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                copy_async(swizzled(stage, (thread >> 3) + 32 * i, chunk), from[i] + step * STEP, there[i]);
+            }
+            copy_commit();
+        };
+
+        int mine = thread >> 1, side = thread & 1;
+        int output = first + mine < outputs ? first + mine : outputs - 1;
+        const u8* weight_row = weight + (u64)output * row_bytes<Q>(cols);
+        auto unpack = [&](const typename Source<Q>::Raw& raw, int step) {
+            u32 h[16];
+            Source<Q>::halves(raw, 2 * step + side, cols, h);
+            u16* stage = weights + (step & 1) * TILE_OUTPUTS * STEP;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                *(uint4*)swizzled(stage, mine, 4 * side + i) = make_uint4(h[4 * i], h[4 * i + 1], h[4 * i + 2], h[4 * i + 3]);
+            }
+        };
+
+        float sum[64];
+#pragma unroll
+        for (int i = 0; i < 64; i++) sum[i] = 0.0f;
+        int steps = stride / STEP;
+#pragma unroll
+        for (int s = 0; s < ROW_STAGES - 1; s++) {
+            if (s < steps) copy_rows(s);
+            else copy_commit();
+        }
+        typename Source<Q>::Raw raw = Source<Q>::load(weight_row, side, cols);
+        unpack(raw, 0);
+        if (steps > 1) raw = Source<Q>::load(weight_row, 2 + side, cols);
+
+        for (int step = 0; step < steps; step++) {
+            copy_wait<ROW_STAGES - 2>();
+            publish_shared();
+            __syncthreads();
+            if (multiplies) {
+                u64 a = describe_rows(rows + step % ROW_STAGES * HELD * STEP + group_row * STEP);
+                u64 b = describe_rows(weights + (step & 1) * TILE_OUTPUTS * STEP);
+                wide_begin();
+#pragma unroll
+                for (int k = 0; k < STEP / 16; k++) wide_multiply_add(sum, a + 2 * k, b + 2 * k);
+                wide_commit();
+            }
+            if (step + ROW_STAGES - 1 < steps) copy_rows(step + ROW_STAGES - 1);
+            else copy_commit();
+            if (step + 1 < steps) {
+                unpack(raw, step + 1);
+                if (step + 2 < steps) raw = Source<Q>::load(weight_row, 2 * (step + 2) + side, cols);
+            }
+            if (multiplies) wide_wait();
+        }
+        if (!multiplies) return;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int at = group_row + (warp & 3) * 16 + (lane >> 2) + 8 * (k >> 1);
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                int o = first + 8 * j + 2 * (lane & 3) + (k & 1);
+                if (at < ROWS && o < outputs) store(at, o, sum[4 * j + k] * Source<Q>::restore());
+            }
+        }
+    }
+};
+#endif
+
+// F32 weights and rows: 256 threads, each ROWS / 16 rows by 8 outputs. Both sides are kept transposed, so that a thread's rows and outputs are
+// neighbours.
 template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
-    enum { DEPTH = 16, EACH = ROWS / 16, SHARED = DEPTH * (ROWS + TILE_OUTPUTS + 8) * 4 };
+    enum { DEPTH = 16, EACH = ROWS / 16, ROW_PITCH = ROWS + 4, OUTPUT_PITCH = TILE_OUTPUTS + 4, LOADS = ROWS / 64 > 0 ? ROWS / 64 : 1 };
+
+    static __device__ __forceinline__ float4 four(const float* from, int k, int cols, bool there, bool wide) {
+        if (!there) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (wide) return *(const float4*)(from + k);
+        return make_float4(from[k], k + 1 < cols ? from[k + 1] : 0.0f, k + 2 < cols ? from[k + 2] : 0.0f,
+                           k + 3 < cols ? from[k + 3] : 0.0f);
+    }
 
     template <class RowOf, class Store>
     static __device__ __forceinline__ void run(u8* shared, const float* x, int stride, RowOf row_of, const u8* weight, int outputs,
                                                int first, int cols, Store store) {
-        float* rows = (float*)shared;                // [DEPTH][ROWS + 4]
-        float* weights = rows + DEPTH * (ROWS + 4);  // [DEPTH][TILE_OUTPUTS + 4]
+        float* rows = (float*)shared;                 // [DEPTH][ROW_PITCH]
+        float* weights = rows + DEPTH * ROW_PITCH;    // [DEPTH][OUTPUT_PITCH]
         int thread = threadIdx.x, across = thread & 15, down = thread >> 4;
+        int line = thread >> 2, k4 = (thread & 3) * 4;
+        bool wide = (cols & 3) == 0;
+        const float* row_from[LOADS];
+        bool row_there[LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            int at = line + 64 * i;
+            int row = at < ROWS ? row_of(at) : -1;
+            row_there[i] = row >= 0;
+            row_from[i] = x + (u64)(row < 0 ? 0 : row) * stride;
+        }
+        const float* weight_from[2];
+        bool weight_there[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int o = first + line + 64 * i;
+            weight_there[i] = o < outputs;
+            weight_from[i] = (const float*)weight + (u64)(o < outputs ? o : 0) * cols;
+        }
         float sum[EACH][8];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
 #pragma unroll
             for (int j = 0; j < 8; j++) sum[i][j] = 0.0f;
+
+        float4 next_rows[LOADS], next_weights[2];
+        auto load = [&](int start) {
+            int k = start + k4;
+#pragma unroll
+            for (int i = 0; i < LOADS; i++) next_rows[i] = four(row_from[i], k, cols, row_there[i] && k < cols, wide);
+#pragma unroll
+            for (int i = 0; i < 2; i++) next_weights[i] = four(weight_from[i], k, cols, weight_there[i] && k < cols, wide);
+        };
+        load(0);
         for (int start = 0; start < cols; start += DEPTH) {
             __syncthreads();
-            int k = thread & 15;
-            bool inside = start + k < cols;
-            for (int r = thread >> 4; r < ROWS; r += 16) {
-                int row = row_of(r);
-                rows[k * (ROWS + 4) + r] = inside && row >= 0 ? x[(u64)row * stride + start + k] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < LOADS; i++) {
+                float* to = rows + k4 * ROW_PITCH + line + 64 * i;
+                if (line + 64 * i < ROWS) {
+                    to[0] = next_rows[i].x, to[ROW_PITCH] = next_rows[i].y;
+                    to[2 * ROW_PITCH] = next_rows[i].z, to[3 * ROW_PITCH] = next_rows[i].w;
+                }
             }
-            for (int o = thread >> 4; o < TILE_OUTPUTS; o += 16) {
-                const float* w = (const float*)weight + (u64)(first + o) * cols;
-                weights[k * (TILE_OUTPUTS + 4) + o] = inside && first + o < outputs ? w[start + k] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float* to = weights + k4 * OUTPUT_PITCH + line + 64 * i;
+                to[0] = next_weights[i].x, to[OUTPUT_PITCH] = next_weights[i].y;
+                to[2 * OUTPUT_PITCH] = next_weights[i].z, to[3 * OUTPUT_PITCH] = next_weights[i].w;
             }
             __syncthreads();
+            if (start + DEPTH < cols) load(start + DEPTH);
 #pragma unroll
             for (int d = 0; d < DEPTH; d++) {
                 float a[EACH], b[8];
 #pragma unroll
-                for (int i = 0; i < EACH; i++) a[i] = rows[d * (ROWS + 4) + down + 16 * i];
+                for (int i = 0; i < EACH; i += 2) {
+                    float2 v = *(const float2*)(rows + d * ROW_PITCH + EACH * down + i);
+                    a[i] = v.x, a[i + 1] = v.y;
+                }
 #pragma unroll
-                for (int j = 0; j < 8; j++) b[j] = weights[d * (TILE_OUTPUTS + 4) + across + 16 * j];
+                for (int j = 0; j < 8; j += 4) {
+                    float4 v = *(const float4*)(weights + d * OUTPUT_PITCH + 4 * across + 16 * j);
+                    b[j] = v.x, b[j + 1] = v.y, b[j + 2] = v.z, b[j + 3] = v.w;
+                }
 #pragma unroll
                 for (int i = 0; i < EACH; i++)
 #pragma unroll
@@ -258,8 +400,8 @@ template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
         for (int i = 0; i < EACH; i++)
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                int o = first + across + 16 * j;
-                if (o < outputs) store(down + 16 * i, o, sum[i][j]);
+                int o = first + 4 * across + (j & 3) + 16 * (j & 4);
+                if (o < outputs) store(EACH * down + i, o, sum[i][j]);
             }
     }
 };

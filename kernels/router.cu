@@ -185,31 +185,52 @@ extern "C" __global__ void plan_tiles(const u32* groups, ExpertTable table, int 
 }
 
 // h = activation(gate) * up for the rows of the tiles, from f32 [entries][2][hidden] to f16 rows padded with zeros (or f32 rows without
-// padding). One block a tile, one warp a row.
-extern "C" __global__ void gate_rows(const u32* groups, ExpertTable table, int tile_rows, const u32* tiles, const float* products,
-                                     int hidden, int stride, int activation, u16* halves, float* restore, float* floats) {
+// padding). Block (tile, eight rows of it), one warp a row.
+#define HELD_PAIRS 16
+extern "C" __global__ void __launch_bounds__(256) gate_rows(const u32* groups, ExpertTable table, int tile_rows, const u32* tiles,
+                                                            const float* products, int hidden, int stride, int activation,
+                                                            u16* halves, float* restore, float* floats) {
     if (blockIdx.x >= tiles[0]) return;
     u32 expert = table.id[tiles[2 + 2 * blockIdx.x]], begin = tiles[3 + 2 * blockIdx.x];
     u32 end = groups[expert + 1];
     if (end > begin + tile_rows) end = begin + tile_rows;
     int lane = threadIdx.x & 31;
-    for (u32 p = begin + (threadIdx.x >> 5); p < end; p += blockDim.x >> 5) {
-        const float* gate = products + (u64)p * 2 * hidden;
-        const float* up = gate + hidden;
-        if (floats) {
-            for (int i = lane; i < hidden; i += 32) floats[(u64)p * hidden + i] = activate(gate[i], activation) * up[i];
-            continue;
+    u32 p = begin + blockIdx.y * 8 + (threadIdx.x >> 5);
+    if (p >= end) return;
+    const float* gate = products + (u64)p * 2 * hidden;
+    const float* up = gate + hidden;
+    if (floats) {
+        for (int i = lane; i < hidden; i += 32) floats[(u64)p * hidden + i] = activate(gate[i], activation) * up[i];
+        return;
+    }
+    float shrink, back, largest = 0.0f;
+    u32* to = (u32*)(halves + (u64)p * stride);
+    if ((hidden & 1) == 0 && hidden <= 64 * HELD_PAIRS) {
+        float2 h[HELD_PAIRS];
+#pragma unroll
+        for (int k = 0; k < HELD_PAIRS; k++) {
+            int i = 2 * (lane + 32 * k);
+            h[k] = make_float2(0.0f, 0.0f);
+            if (i < hidden) {
+                float2 g = *(const float2*)(gate + i), u = *(const float2*)(up + i);
+                h[k] = make_float2(activate(g.x, activation) * u.x, activate(g.y, activation) * u.y);
+                largest = fmaxf(largest, fmaxf(fabsf(h[k].x), fabsf(h[k].y)));
+            }
         }
-        float largest = 0.0f;
-        for (int i = lane; i < hidden; i += 32) largest = fmaxf(largest, fabsf(activate(gate[i], activation) * up[i]));
-        float shrink, back;
         row_exponent(lanes_max(largest), shrink, back);
-        u32* to = (u32*)(halves + (u64)p * stride);
+#pragma unroll
+        for (int k = 0; k < HELD_PAIRS; k++) {
+            int i = lane + 32 * k;
+            if (i < stride / 2) to[i] = half2_from(h[k].x * shrink, h[k].y * shrink);
+        }
+    } else {
+        for (int i = lane; i < hidden; i += 32) largest = fmaxf(largest, fabsf(activate(gate[i], activation) * up[i]));
+        row_exponent(lanes_max(largest), shrink, back);
         for (int i = lane; i < stride / 2; i += 32) {
             float a = 2 * i < hidden ? activate(gate[2 * i], activation) * up[2 * i] * shrink : 0.0f;
             float b = 2 * i + 1 < hidden ? activate(gate[2 * i + 1], activation) * up[2 * i + 1] * shrink : 0.0f;
             to[i] = half2_from(a, b);
         }
-        if (lane == 0) restore[p] = back;
     }
+    if (lane == 0) restore[p] = back;
 }

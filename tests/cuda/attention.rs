@@ -133,7 +133,7 @@ fn attention_is_near_the_exact_one_however_its_cells_come() {
 
             let decode = case.run(Phase::Decode, 0..rows, first, &[&[(0, total)]], 0);
             let decode_off = error(&pick(&decode), &want);
-            assert!(decode_off < 1e-5, "{kind:?} {shape:?} in decode: {decode_off:.1e}");
+            assert!(decode_off < if tensor { 1.5e-3 } else { 1e-5 }, "{kind:?} {shape:?} in decode: {decode_off:.1e}");
             for passes in [1, 4] {
                 let again = case.run(Phase::Decode, 0..rows, first, &pieces, passes);
                 assert_eq!(bits(&again), bits(&decode), "{kind:?} {shape:?} in passes of {passes}");

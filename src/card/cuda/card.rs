@@ -309,7 +309,7 @@ impl Queue {
 /// The modules a card needs, each once.
 fn modules(settings: &CudaSettings, arch: u32) -> Vec<Module> {
     let mut modules = vec![Module::Base, Module::Attention];
-    modules.extend(settings.attention.iter().filter_map(|(shape, kind)| Module::for_prompt(shape, *kind, arch)));
+    modules.extend(settings.attention.iter().filter_map(|(shape, kind)| Module::for_attention(shape, *kind, arch)));
     modules.extend(settings.weights.iter().map(|ty| Module::Weights(*ty)));
     modules.sort();
     modules.dedup();

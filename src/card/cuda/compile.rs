@@ -81,7 +81,8 @@ impl Compiler {
         let source = module.source();
         let mut options = module.options();
         options.extend([
-            format!("--gpu-architecture=sm_{arch}"),
+            // Hopper's own products exist for this very architecture only.
+            format!("--gpu-architecture=sm_{arch}{}", if arch == 90 { "a" } else { "" }),
             "--std=c++17".to_owned(),
             // A fused multiply-add is written where it is meant: values must not depend on the kernel variant.
             "--fmad=false".to_owned(),

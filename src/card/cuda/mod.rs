@@ -21,5 +21,5 @@ pub use card::{CudaCard, CudaSettings};
 pub use compile::{Built, Compiler, CompilerSettings};
 pub use device::{CudaDevice, probe};
 pub use error::CudaError;
-pub use module::{Module, PromptKv};
+pub use module::{Module, TensorKv};
 pub use nvrtc::{Compiled, Nvrtc};

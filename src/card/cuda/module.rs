@@ -12,6 +12,7 @@ const ROUTER: &str = include_str!("../../../kernels/router.cu");
 const CELLS: &str = include_str!("../../../kernels/cells.cuh");
 const ATTENTION: &str = include_str!("../../../kernels/attention.cu");
 const ATTENTION_PROMPT: &str = include_str!("../../../kernels/attention_prompt.cu");
+const ATTENTION_DECODE: &str = include_str!("../../../kernels/attention_decode.cu");
 const QUANT: &str = include_str!("../../../kernels/quant.cuh");
 const PRODUCT: &str = include_str!("../../../kernels/product.cuh");
 const LINEAR: &str = include_str!("../../../kernels/linear.cu");
@@ -25,20 +26,20 @@ pub enum Module {
     Base,
     /// Attention for any head size and cell type.
     Attention,
-    /// A prompt's attention on tensor cores.
-    AttentionPrompt {
+    /// Attention on tensor cores.
+    AttentionTensor {
         /// Elements of a head: 64, 128 or 256.
         head_dim: usize,
         /// Cell type: F16 or INT8.
-        kv: PromptKv,
+        kv: TensorKv,
     },
     /// Products with one weight format.
     Weights(QuantType),
 }
 
-/// The cell types that prompts attend on tensor cores.
+/// The cell types that tensor cores attend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PromptKv {
+pub enum TensorKv {
     /// [`KvType::F16`].
     F16,
     /// [`KvType::Int8`].
@@ -50,8 +51,8 @@ impl Module {
     pub fn all(arch: u32) -> Vec<Self> {
         let mut all = vec![Self::Base, Self::Attention];
         for head_dim in [64, 128, 256] {
-            for kv in [PromptKv::F16, PromptKv::Int8] {
-                all.push(Self::AttentionPrompt { head_dim, kv });
+            for kv in [TensorKv::F16, TensorKv::Int8] {
+                all.push(Self::AttentionTensor { head_dim, kv });
             }
         }
         all.retain(|module| module.exists(arch));
@@ -59,21 +60,21 @@ impl Module {
         all
     }
 
-    /// The tensor-core module for a prompt's attention, or `None` where [`Module::Attention`] does it.
-    pub fn for_prompt(shape: &AttentionShape, kind: KvType, arch: u32) -> Option<Self> {
+    /// The tensor-core module for these layers, or `None` where [`Module::Attention`] does all.
+    pub fn for_attention(shape: &AttentionShape, kind: KvType, arch: u32) -> Option<Self> {
         let kv = match kind {
             KvType::F32 => return None,
-            KvType::F16 => PromptKv::F16,
-            KvType::Int8 => PromptKv::Int8,
+            KvType::F16 => TensorKv::F16,
+            KvType::Int8 => TensorKv::Int8,
         };
         let head_dim = shape.head_dim;
-        let module = Self::AttentionPrompt { head_dim, kv };
+        let module = Self::AttentionTensor { head_dim, kv };
         (matches!(head_dim, 64 | 128 | 256) && shape.value_dim == head_dim && module.exists(arch)).then_some(module)
     }
 
     // Turing's 64 KiB of shared memory hold no tile of keys, values and queries of 256 elements.
     fn exists(self, arch: u32) -> bool {
-        !matches!(self, Self::AttentionPrompt { head_dim: 256, .. }) || arch >= 80
+        !matches!(self, Self::AttentionTensor { head_dim: 256, .. }) || arch >= 80
     }
 
     /// Shared memory that its largest launch asks for, beside what kernels hold of themselves (of [`Module::Attention`], with heads
@@ -82,7 +83,7 @@ impl Module {
         match self {
             Self::Base => 0,
             Self::Attention => general_shared(256, 256),
-            Self::AttentionPrompt { head_dim, kv } => prompt_shared(head_dim, kv, arch),
+            Self::AttentionTensor { head_dim, kv } => prompt_shared(head_dim, kv, arch).max(decode_shared(head_dim)),
             Self::Weights(ty) => product_shared(ty, 128, arch),
         }
     }
@@ -92,7 +93,7 @@ impl Module {
         let parts: &[&str] = match self {
             Self::Base => &[PLATFORM, COMMON, ELEMENTWISE, ROUTER],
             Self::Attention => &[PLATFORM, COMMON, CELLS, ATTENTION],
-            Self::AttentionPrompt { .. } => &[PLATFORM, COMMON, CELLS, ATTENTION_PROMPT],
+            Self::AttentionTensor { .. } => &[PLATFORM, COMMON, CELLS, ATTENTION_PROMPT, ATTENTION_DECODE],
             Self::Weights(ty) => {
                 return [PLATFORM, &grid(ty), COMMON, QUANT, PRODUCT, LINEAR, VECTOR, LINEAR_DECODE].concat();
             }
@@ -104,10 +105,10 @@ impl Module {
     pub fn options(self) -> Vec<String> {
         match self {
             Self::Base | Self::Attention => Vec::new(),
-            Self::AttentionPrompt { head_dim, kv } => {
+            Self::AttentionTensor { head_dim, kv } => {
                 let kind = match kv {
-                    PromptKv::F16 => 1,
-                    PromptKv::Int8 => 2,
+                    TensorKv::F16 => 1,
+                    TensorKv::Int8 => 2,
                 };
                 vec![format!("-DHEAD_DIM={head_dim}"), format!("-DKV_KIND={kind}")]
             }
@@ -120,6 +121,7 @@ impl Module {
         match self {
             Self::Base => &[
                 "rms_norm",
+                "rms_norm_short",
                 "rope",
                 "gated_activation",
                 "store_kv",
@@ -131,7 +133,7 @@ impl Module {
                 "gate_rows",
             ],
             Self::Attention => &["attend_tiles", "merge_tiles", "attend_rows"],
-            Self::AttentionPrompt { .. } => &["attend_prompt"],
+            Self::AttentionTensor { .. } => &["attend_prompt", "decode_tiles"],
             Self::Weights(_) => &[
                 "linear_prompt_32",
                 "linear_prompt_64",
@@ -163,6 +165,8 @@ pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
         QuantType::F32 => 16 * (rows + TILE_OUTPUTS + 8) * 4,
         _ => {
             let stages = if arch >= 80 { 3 } else { 2 };
+            // Hopper's products take 64 rows, whether all are used or not.
+            let rows = if arch == 90 { rows.max(64) } else { rows };
             (2 * TILE_OUTPUTS + stages * rows) * 64 * 2
         }
     }
@@ -174,15 +178,24 @@ pub(super) const fn prompt_rows(head_dim: usize) -> usize {
 }
 
 /// Shared memory of a prompt's attention: stages of keys and values, queries of large heads, scales.
-pub(super) fn prompt_shared(head_dim: usize, kv: PromptKv, arch: u32) -> usize {
+pub(super) fn prompt_shared(head_dim: usize, kv: TensorKv, arch: u32) -> usize {
     let wide = head_dim > 128;
     let stages = if arch >= 80 && !wide { 2 } else { 1 };
     let queries = if wide { prompt_rows(head_dim) * head_dim } else { 0 };
     let scales = match kv {
-        PromptKv::F16 => 0,
-        PromptKv::Int8 => stages * 2 * ATTENTION_TILE * 4,
+        TensorKv::F16 => 0,
+        TensorKv::Int8 => stages * 2 * ATTENTION_TILE * 4,
     };
     (2 * stages * ATTENTION_TILE * head_dim + queries) * 2 + scales
+}
+
+/// Query heads that a block of decode on tensor cores takes.
+pub(super) const DECODE_HEADS: usize = 16;
+
+/// Shared memory of decode on tensor cores: a tile's keys and values, queries, probabilities, scores, scales.
+pub(super) fn decode_shared(head_dim: usize) -> usize {
+    let halves = 2 * ATTENTION_TILE * head_dim + DECODE_HEADS * head_dim + DECODE_HEADS * ATTENTION_TILE;
+    halves * 2 + DECODE_HEADS * 68 * 4 + 2 * ATTENTION_TILE * 4
 }
 
 /// Shared memory of the general attention kernels: queries, scores, and the cells that are looked at together.
@@ -197,7 +210,7 @@ impl fmt::Display for Module {
         match self {
             Self::Base => f.pad("base"),
             Self::Attention => f.pad("attention"),
-            Self::AttentionPrompt { head_dim, kv } => f.pad(&format!("attention-{head_dim}-{kv:?}").to_lowercase()),
+            Self::AttentionTensor { head_dim, kv } => f.pad(&format!("attention-{head_dim}-{kv:?}").to_lowercase()),
             Self::Weights(ty) => f.pad(&ty.name().to_lowercase()),
         }
     }

@@ -1,7 +1,7 @@
 //! Attention.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::{GROUP, Module, general_shared, prompt_rows};
+use super::super::module::{DECODE_HEADS, GROUP, Module, TensorKv, decode_shared, general_shared, prompt_rows, prompt_shared};
 use super::Launch;
 use super::elementwise::kv_number;
 use crate::card::Span;
@@ -150,15 +150,12 @@ impl Launch<'_> {
         let shape = of.shape;
         let At { q, state, out, resume } = at;
         let (rows, first) = (int(of.rows), int(of.first));
-        if let Some(module) = Module::for_prompt(shape, of.layout.kind, self.arch)
-            && self.kernels.has(module)
-        {
-            let heads =
-                PromptHeads { heads: int(shape.heads), kv_heads: int(shape.kv_heads), scale: shape.scale };
+        if let Some((module, heads)) = self.tensor_heads(of) {
+            let kv = if of.layout.kind == KvType::Int8 { TensorKv::Int8 } else { TensorKv::F16 };
             let grid = Grid {
                 blocks: (shape.heads as u32, of.rows.div_ceil(prompt_rows(shape.head_dim)) as u32, 1),
                 threads: 256,
-                shared: module.dynamic_shared(self.arch),
+                shared: prompt_shared(shape.head_dim, kv, self.arch),
             };
             // SAFETY: (const float*, int, int, PromptHeads, Cells, int, float*, float*).
             return unsafe {
@@ -168,7 +165,7 @@ impl Launch<'_> {
         self.need(Module::Attention)?;
         let heads = general(shape, of.layout.kind);
         let grid = Grid {
-            blocks: (of.rows as u32, head_blocks(shape), 1),
+            blocks: (of.rows as u32, head_blocks(shape, GROUP), 1),
             threads: 128,
             shared: general_shared(shape.head_dim, shape.value_dim),
         };
@@ -178,10 +175,18 @@ impl Launch<'_> {
         }
     }
 
+    /// The tensor-core kernels for these heads, if they were loaded.
+    fn tensor_heads(&self, of: &Attention<'_>) -> Option<(Module, PromptHeads)> {
+        let module = Module::for_attention(of.shape, of.layout.kind, self.arch)?;
+        let AttentionShape { heads, kv_heads, scale, .. } = *of.shape;
+        self.kernels.has(module).then_some((module, PromptHeads { heads: int(heads), kv_heads: int(kv_heads), scale }))
+    }
+
     /// As many tiles at a time as the work memory holds the results of.
     fn attend_decode(&self, of: &Attention<'_>, at: At, cells: &CellTable, results: u64, most: usize) -> Result<(), String> {
         let shape = of.shape;
         let heads = general(shape, of.layout.kind);
+        let tensor = self.tensor_heads(of);
         let first_cell = cells.span.first().map_or(0, |span| span.first as usize);
         let end = cells.span.iter().take(cells.spans as usize).map(|span| (span.first + span.count) as usize).max().unwrap_or(0);
         let begin = first_cell / ATTENTION_TILE;
@@ -194,20 +199,37 @@ impl Launch<'_> {
             let last = tile + count == end;
             let to = if last { out } else { 0 };
             let (start, tiles) = (int(tile), int(count));
-            let grid = Grid {
-                blocks: (count as u32, head_blocks(shape), of.rows as u32),
-                threads: 128,
-                shared: general_shared(shape.head_dim, shape.value_dim),
-            };
-            // SAFETY: (const float*, Heads, Cells, int, int, int, float*).
-            unsafe {
-                self.launch(
-                    Module::Attention,
-                    "attend_tiles",
-                    grid,
-                    arguments![q, heads, *cells, first, start, tiles, results],
-                )
-            }?;
+            if let Some((module, heads)) = tensor {
+                let grid = Grid {
+                    blocks: (count as u32, head_blocks(shape, DECODE_HEADS), of.rows as u32),
+                    threads: 128,
+                    shared: decode_shared(shape.head_dim),
+                };
+                // SAFETY: (const float*, PromptHeads, Cells, int, int, int, float*).
+                unsafe {
+                    self.launch(
+                        module,
+                        "decode_tiles",
+                        grid,
+                        arguments![q, heads, *cells, first, start, tiles, results],
+                    )
+                }?;
+            } else {
+                let grid = Grid {
+                    blocks: (count as u32, head_blocks(shape, GROUP), of.rows as u32),
+                    threads: 128,
+                    shared: general_shared(shape.head_dim, shape.value_dim),
+                };
+                // SAFETY: (const float*, Heads, Cells, int, int, int, float*).
+                unsafe {
+                    self.launch(
+                        Module::Attention,
+                        "attend_tiles",
+                        grid,
+                        arguments![q, heads, *cells, first, start, tiles, results],
+                    )
+                }?;
+            }
             let grid = Grid { blocks: (shape.heads as u32, of.rows as u32, 1), threads: 128, shared: 0 };
             // SAFETY: (const float*, Heads, Cells, int, int, int, int, float*, float*).
             unsafe {
@@ -238,6 +260,7 @@ fn general(shape: &AttentionShape, kind: KvType) -> Heads {
     }
 }
 
-fn head_blocks(shape: &AttentionShape) -> u32 {
-    (shape.kv_heads * (shape.heads / shape.kv_heads).div_ceil(GROUP)) as u32
+/// Blocks that together take all heads, at most `most` with one key head each.
+fn head_blocks(shape: &AttentionShape, most: usize) -> u32 {
+    (shape.kv_heads * (shape.heads / shape.kv_heads).div_ceil(most)) as u32
 }

@@ -34,6 +34,18 @@ impl Launch<'_> {
         let from = self.words(x, rows * cols, "x")?;
         let weight = self.words(weight, cols, "the weight")?;
         let out = self.words(out, rows * cols, "out")?;
+        // Which kernel sums is a matter of the columns alone.
+        if cols <= 1024 && cols.is_multiple_of(4) {
+            if [from, weight, out].iter().any(|at| at % 16 != 0) {
+                return Err("rows of this kind must be aligned to 16 bytes".to_owned());
+            }
+            let grid = Grid::row(rows.div_ceil(8), 256);
+            let (rows, cols) = (int(rows), int(cols));
+            // SAFETY: (const float*, const float*, float, int, int, float*).
+            return unsafe {
+                self.launch(Module::Base, "rms_norm_short", grid, arguments![from, weight, eps, rows, cols, out])
+            };
+        }
         let threads = cols.div_ceil(4).next_multiple_of(32).clamp(32, 512);
         let grid = Grid::row(rows, threads as u32);
         let cols = int(cols);
@@ -52,15 +64,15 @@ impl Launch<'_> {
             *to = *from;
         }
         let neox = i32::from(rope.kind == RopeKind::Neox);
-        let grid = Grid::row((rows * heads * pairs).div_ceil(256), 256);
-        let (rows, heads, head_dim, rotated, first) = (int(rows), int(heads), int(head_dim), int(rope.rotated), int(first));
-        // SAFETY: (float*, int, int, int, int, int, int, Frequencies).
+        let grid = Grid::row(rows, 256);
+        let (heads, head_dim, rotated, first) = (int(heads), int(head_dim), int(rope.rotated), int(first));
+        // SAFETY: (float*, int, int, int, int, int, Frequencies).
         unsafe {
             self.launch(
                 Module::Base,
                 "rope",
                 grid,
-                arguments![at, rows, heads, head_dim, rotated, first, neox, frequencies],
+                arguments![at, heads, head_dim, rotated, first, neox, frequencies],
             )
         }
     }

@@ -165,7 +165,7 @@ impl Launch<'_> {
             self.launch(
                 Module::Base,
                 "gate_rows",
-                Grid::row(of.most, 256),
+                Grid { blocks: (of.most as u32, of.size.rows() as u32 / 8, 1), threads: 256, shared: 0 },
                 arguments![groups, of.table, tile_rows, of.tiles, products, hidden, stride, activation, halves, restore, floats],
             )
         }
