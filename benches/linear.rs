@@ -1,6 +1,6 @@
 //! Matrix products by format, shape and number of rows: bytes of weights a second for one row, operations a second (two for
 //! each multiplication) for more. `cargo bench --bench linear -- Q4_1` runs one format.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -36,7 +36,10 @@ fn products(c: &mut Criterion) {
                 let mut y = vec![0.0; rows * outs];
                 let mut scratch = vec![0; scratch_bytes(Formats::of([ty]), rows, cols)];
                 let mut group = c.benchmark_group(format!("{ty} {cols}x{outs}"));
-                group.sample_size(10).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(800));
+                group
+                    .sample_size(10)
+                    .warm_up_time(Duration::from_millis(200))
+                    .measurement_time(Duration::from_millis(800));
                 group.throughput(match rows {
                     1 => Throughput::BytesDecimal(bytes as u64),
                     _ => Throughput::Elements(2 * (rows * cols * outs) as u64),

@@ -5,7 +5,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly prompt=${1:-"What is the capital of France?"}
+readonly prompt=${1:-"What is gravity?"}
 readonly topology="topology/virtual-two-cards.yaml"
 readonly dense=".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 readonly model=".cache/models/smollm2-moe-k12.gguf"

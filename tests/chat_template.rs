@@ -60,7 +60,8 @@ fn oracle_chats_are_equal() {
 fn smollm2_chats_are_equal() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     if !path.exists() {
-        println!("SKIPPED: {} is not there; get it with `deploy/demo.sh --fetch-only`", path.display());
+        assert!(std::env::var_os("AQUEDUCT_NO_SKIP").is_none(), "{} is missing", path.display());
+        println!("SKIPPED: {} is not there; get it with `deploy/fetch-sample.sh`", path.display());
         return;
     }
     check(&path, "oracle/smollm2/tokenizer.json");
@@ -74,4 +75,30 @@ fn plain_messages_are_enough() {
     let request = ChatRequest::of(&[ChatMessage::new("user", "Hi"), ChatMessage::new("assistant", "Yes?")]);
     let text = ChatTemplate::new(source, &vocabulary).unwrap().render(&request).unwrap();
     assert_eq!(text, "[user] Hi\n[assistant] Yes?\n>");
+}
+
+#[derive(Deserialize)]
+struct Snippets {
+    messages: Vec<serde_json::Value>,
+    cases: Vec<Snippet>,
+}
+
+#[derive(Deserialize)]
+struct Snippet {
+    template: String,
+    text: String,
+}
+
+/// `tests/data/templates/jinja2.json`: expressions and blocks of the kinds that templates use, with what Jinja2 (PyPI
+/// `jinja2`, sandboxed, trim_blocks, lstrip_blocks, loop controls) makes of them.
+#[test]
+fn snippets_render_as_in_python() {
+    let snippets: Snippets =
+        serde_json::from_str(&fs_err::read_to_string(data("templates/jinja2.json")).unwrap()).unwrap();
+    assert!(snippets.cases.len() >= 17);
+    for case in &snippets.cases {
+        let request = ChatRequest { messages: snippets.messages.clone(), ..ChatRequest::default() };
+        let text = ChatTemplate::new(&case.template, &Vocabulary::default()).unwrap().render(&request).unwrap();
+        assert_eq!(text, case.text, "{}", case.template);
+    }
 }

@@ -21,19 +21,23 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("model", 4, &["units", "ops", "quant", "gguf"]),
     ("text", 4, &["units", "ops", "quant", "gguf"]),
     ("synth", 4, &["units", "ops", "quant", "gguf"]),
-    ("plan", 5, &["units", "ops", "quant", "gguf", "topology", "model"]),
+    ("plan", 5, &["units", "ops", "quant", "gguf", "topology", "card", "model"]),
     ("engine", 6, &["units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "plan"]),
-    ("server", 7, BELOW_SEVEN),
-    ("bench", 7, BELOW_SEVEN),
-    ("simulate", 7, BELOW_SEVEN),
-    ("probe", 7, BELOW_SEVEN),
-    ("cli", 8, BELOW_EIGHT),
+    ("generate", 7, BELOW_SEVEN),
+    ("server", 8, BELOW_EIGHT),
+    ("bench", 8, BELOW_EIGHT),
+    ("simulate", 8, BELOW_EIGHT),
+    ("probe", 8, BELOW_EIGHT),
+    ("cli", 9, BELOW_NINE),
 ];
 const BELOW_SEVEN: &[&str] =
     &["units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine"];
 const BELOW_EIGHT: &[&str] = &[
-    "units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine", "server",
-    "bench", "simulate", "probe",
+    "units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine", "generate",
+];
+const BELOW_NINE: &[&str] = &[
+    "units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine", "generate",
+    "server", "bench", "simulate", "probe",
 ];
 
 /// Files and folders under `src/` that may hold `unsafe`: the numeric modules, the cards, and the file mapping.
@@ -108,7 +112,7 @@ fn f<'a>(c: &'a u8) -> char { '"' } use crate::cli::Y; fn g() -> (char, char) { 
         ("model/mod.rs", "use crate::novel::Thing;", &["1: novel has no floor"]),
         ("model/mod.rs", "fn f() { unsafe { g() } }", &["1: `unsafe` outside"]),
         ("cpu/dot.rs", "fn f() { unsafe { g() } }", &[]),
-        ("model/mod.rs", strings, &["3: model (floor 4) uses cli (floor 8)"]),
+        ("model/mod.rs", strings, &["3: model (floor 4) uses cli (floor 9)"]),
         ("model/mod.rs", "use crate::model::Spec; use super::model::Spec; pub(in crate::model) fn f() {}", &[]),
         ("new/mod.rs", "fn f() {}", &["1: new has no floor"]),
     ];

@@ -54,7 +54,7 @@ impl Rig {
     /// The text of the one violation, which `result` returned as well.
     fn complaint<T>(&self, result: Result<T, CardError>) -> String {
         let Err(CardError::Unordered(text)) = result else { panic!("no complaint") };
-        assert_eq!(self.ledger.violations(), [text.clone()]);
+        assert_eq!(self.ledger.violations(), std::slice::from_ref(&text));
         text
     }
 

@@ -120,10 +120,7 @@ fn every_key_means_what_it_says() {
     let links = Links::new(&topology);
     let switch = |number| Place::Switch(number);
     assert_eq!(links.path(CardId(0)), [Place::Host, Place::Numa(1), Place::Card(CardId(0))]);
-    assert_eq!(
-        links.path(CardId(1)),
-        [Place::Host, Place::Numa(0), switch(0), switch(1), Place::Card(CardId(1))]
-    );
+    assert_eq!(links.path(CardId(1)), [Place::Host, Place::Numa(0), switch(0), switch(1), Place::Card(CardId(1))]);
     assert_eq!(links.alone(Flow::Between(CardId(2), CardId(1))), Rate(56e9));
     assert!(links.peer_allowed(CardId(3), CardId(0)) && !links.peer_allowed(CardId(0), CardId(1)));
 }
@@ -199,7 +196,15 @@ fn ten_mistakes_are_told_in_one_go() {
 #[test]
 fn yaml_that_is_none_is_told_with_its_place() {
     let mut told = String::new();
-    for text in ["rig:\n  cards: [\n", "rig:\n\tcards: {}\n", "rig: {cards: {gpu0: {memory: 'x}}}\n", "", "- 1\n- 2\n", "just text", "rig: *nobody\n"] {
+    for text in [
+        "rig:\n  cards: [\n",
+        "rig:\n\tcards: {}\n",
+        "rig: {cards: {gpu0: {memory: 'x}}}\n",
+        "",
+        "- 1\n- 2\n",
+        "just text",
+        "rig: *nobody\n",
+    ] {
         told += &format!("{}\n----\n", parse(text).unwrap_err());
     }
     insta::assert_snapshot!(told);
@@ -253,10 +258,10 @@ const CASES: &[Case] = &[
     ("rig: {cards: {g: {memory: 1 GiB}}, peer: [[g]]}\n", Code::WrongValue, 1, 44),
     ("rig: {cards: {g: {memory: 1 GiB}}, peer: [[g, g]]}\n", Code::WrongValue, 1, 47),
     ("rig: {cards: {g: {memory: 1 GiB}}, peer: [[g, k]]}\n", Code::UnknownName, 1, 47),
-    ("rig: {cards: {g: {memory: 1 GiB}, h: {memory: 1 GiB}}, peer: [[g, h], [h, g]]}\n", Code::DuplicateKey, 1, 73),
+    ("rig: {cards: {g: {memory: 1 GiB}, h: {memory: 1 GiB}}, peer: [[g, h], [h, g]]}\n", Code::DuplicateKey, 1, 72),
     ("rig: {cards: {g: {memory: 1 GiB}}, links: []}\n", Code::NoPath, 1, 15),
     ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s],\n  links: [{from: s, to: g, generation: 3}]}\n", Code::NoPath, 1, 15),
-    ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s, t],\n  links: [{from: s, to: g, generation: 3}, {from: s, to: t, generation: 3}, {from: t, to: s, generation: 3}]}\n", Code::DoubleLink, 2, 52),
+    ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s, t],\n  links: [{from: s, to: g, generation: 3}, {from: s, to: t, generation: 3}, {from: t, to: s, generation: 3}]}\n", Code::DoubleLink, 2, 84),
     ("rig: {cards: {g: {memory: 1 GiB}}, links: [{from: host, to: g}]}\n", Code::MissingKey, 1, 45),
     ("rig: {cards: {g: {memory: 1 GiB}}, links: [{to: g, generation: 3}]}\n", Code::MissingKey, 1, 45),
     ("rig: {cards: {g: {memory: 1 GiB}}, links: [{from: host, to: g, generation: 3, lanes: 12}]}\n", Code::OutOfRange, 1, 86),
@@ -264,11 +269,13 @@ const CASES: &[Case] = &[
     ("rig: {cards: {g: {memory: 1 GiB}}, links: [{from: host, to: g, generation: 3, rate: 1 GB/s}]}\n", Code::Contradiction, 1, 85),
     ("rig: {cards: {g: {memory: 1 GiB}}, links: [{from: g, to: g, generation: 3}]}\n", Code::WrongValue, 1, 58),
     ("rig: {cards: {g: {memory: 1 GiB}}, links: [{from: host, to: g, generation: 3, lanes: 4, h2d: 12 GB/s}]}\n", Code::OutOfRange, 1, 94),
-    ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s],\n  links: [{from: host, to: g, generation: 3}, {from: host, to: s, generation: 3}, {from: s, to: g, generation: 3}]}\n", Code::DoubleLink, 2, 96),
+    ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s],\n  links: [{from: host, to: g, generation: 3}, {from: host, to: s, generation: 3}, {from: s, to: g, generation: 3}]}\n", Code::DoubleLink, 2, 97),
     ("rig: {cards: {g: {memory: 1 GiB}, h: {memory: 1 GiB}},\n  links: [{from: host, to: g, generation: 3}, {from: host, to: h, generation: 3}, {from: g, to: h, rate: 9 GB/s}]}\n", Code::Contradiction, 2, 90),
     ("rig: {host: {numa: [{}, {}]}, cards: {g: {memory: 1 GiB, numa: 1}},\n  links: [{from: numa0, to: g, generation: 3}]}\n", Code::Contradiction, 2, 18),
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrig: {}\n", Code::DuplicateKey, 2, 1),
-    ("rig: [\n", Code::Syntax, 2, 1),
+    ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s, t],\n  links: [{from: t, to: g, generation: 3}, {from: s, to: t, generation: 3}, {from: t, to: s, generation: 3}]}\n", Code::DoubleLink, 2, 84),
+    ("rig: {cards: {g: {memory: 1 GiB}}, switches: [s, t, u],\n  links: [{from: t, to: g, generation: 3}, {from: s, to: t, generation: 3}, {from: u, to: s, generation: 3}, {from: t, to: u, generation: 3}]}\n", Code::NoPath, 1, 15),
+    ("rig: [\n", Code::Syntax, 1, 6),
 ];
 
 #[test]
@@ -284,7 +291,10 @@ fn each_mistake_has_its_code_and_place() {
                     wrong.push(format!("wanted {code:?} at {line}:{column}, told {told:?}\n{text}{problems}"));
                 }
                 for problem in problems.list() {
-                    assert!(!problem.found.is_empty() && !problem.allowed.is_empty() && !problem.fix.is_empty(), "{problem:?}");
+                    assert!(
+                        !problem.found.is_empty() && !problem.allowed.is_empty() && !problem.fix.is_empty(),
+                        "{problem:?}"
+                    );
                 }
                 *seen.entry(code.name()).or_insert(0) += 1;
             }
@@ -303,7 +313,8 @@ fn misspelt_keys_get_the_nearest_known_one() {
             assert!(!key.allowed.is_empty() && !key.meaning.is_empty(), "{}.{}", section.path, key.name);
         }
     }
-    let problems = parse("rig: {cards: {g: {memry: 1 GiB, resreve: 0 B}}}\nrun: {contxt: 1, memory: 2 GiB}\n").unwrap_err();
+    let problems =
+        parse("rig: {cards: {g: {memry: 1 GiB, resreve: 0 B}}}\nrun: {contxt: 1, memory: 2 GiB}\n").unwrap_err();
     let fixes: Vec<&str> = problems.list().iter().map(|problem| problem.fix.as_str()).collect();
     assert_eq!(
         fixes,
@@ -344,7 +355,12 @@ fn the_reference_names_every_key_and_its_examples_load() {
     let (text, blocks) = blocks_of_the_reference();
     for section in keys::SECTIONS {
         for key in section.keys {
-            assert!(text.contains(&format!("| `{}` |", key.name)), "docs/topology.md lacks {}.{}", section.path, key.name);
+            assert!(
+                text.contains(&format!("| `{}` |", key.name)),
+                "docs/topology.md lacks {}.{}",
+                section.path,
+                key.name
+            );
         }
     }
     assert!(blocks.len() >= 3, "{} examples", blocks.len());

@@ -1,18 +1,23 @@
 //! Virtual cards: bounded memory, checked commands, real kernels, slowed links, faults and recovery, threads that end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+#[path = "virtual_card/any_command.rs"]
+mod any_command;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use aqueduct::card::command::{Into, LinearPart, Phase, Weight};
+use aqueduct::card::command::{AttentionEnd, Cells, ExpertsInto, HeldExpert, Into, LinearPart, Phase, Routing, Weight};
 use aqueduct::card::timeline::{Timeline, Track, Work};
 use aqueduct::card::virt::{Faults, LinkRates, VirtualCard, VirtualOptions};
 use aqueduct::card::{Card, CardError, CardKind, Command, HostBuf, HostMemory, Lease, Region, Stream, Why, scratch};
 use aqueduct::cpu::Team;
-use aqueduct::ops::Activation;
+use aqueduct::ops::{
+    ATTENTION_TILE, Activation, AttentionShape, BlobLayout, CellLayout, ExpertSet, KvType, RouterRule, RouterScores,
+};
 use aqueduct::quant::QuantType;
-use aqueduct::units::{Bytes, CardId, Rate};
+use aqueduct::units::{Bytes, CardId, ExpertId, Rate};
 
 const WHY: Why = Why("test");
 
@@ -61,7 +66,7 @@ impl Bench {
         let to = HostMemory::default().alloc(region.bytes, "read back").unwrap();
         self.card.submit(Stream::Compute, Command::CopyOut { from: region.whole(), to: to.whole() }).unwrap();
         self.card.drain(Stream::Compute, WHY).unwrap();
-        to.whole().read(|bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap()
+        to.whole().read(bytemuck::pod_collect_to_vec).unwrap()
     }
 
     fn refusal(&self, command: Command) -> String {
@@ -215,6 +220,109 @@ fn products_store_or_add_and_take_a_bias() {
     assert_eq!(bench.read(&out), [8.0, 17.0]);
     bench.card.submit(Stream::Compute, product(Some(bias.whole()), Into::Store)).unwrap();
     assert_eq!(bench.read(&out), [101.0, 210.0]);
+}
+
+#[test]
+fn attention_reads_the_cells_that_were_written_in_one_pass_or_two() {
+    let bench = Bench::new();
+    let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 8, scale: 1.0 };
+    let layout = CellLayout::new(KvType::F16, &shape);
+    let count = ATTENTION_TILE + 3;
+    let wave = |step: f32| (0..count * 8).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
+    let (k, v, q) = (bench.floats(&wave(0.37)), bench.floats(&wave(0.11)), bench.floats(&wave(0.73)[..16]));
+    let cells = bench.region((count * layout.cell_bytes()) as u64, "cells");
+    let stored =
+        Command::StoreKv { k: k.whole(), v: v.whole(), layout, cells: Cells { at: cells.whole(), first: 0, count } };
+    bench.card.submit(Stream::Compute, stored).unwrap();
+
+    let (state, one, two) = (bench.region(2 * 10 * 4, "state"), bench.region(64, "out"), bench.region(64, "out"));
+    let part = |first: usize, count: usize| Cells {
+        at: cells.span(first * layout.cell_bytes(), count * layout.cell_bytes()),
+        first,
+        count,
+    };
+    let attend = |cells: Vec<Cells>, resume, end| Command::Attention {
+        q: q.whole(),
+        rows: 1,
+        first: count - 1,
+        shape,
+        layout,
+        cells,
+        state: state.whole(),
+        resume,
+        end,
+        phase: Phase::Decode,
+        scratch: state.span(0, 0),
+    };
+    let (early, late) = (part(0, ATTENTION_TILE), part(ATTENTION_TILE, 3));
+    bench.card.submit(Stream::Compute, attend(vec![early, late], false, AttentionEnd::Finish(one.whole()))).unwrap();
+    bench.card.submit(Stream::Compute, attend(vec![early], false, AttentionEnd::Keep)).unwrap();
+    bench.card.submit(Stream::Compute, attend(vec![late], true, AttentionEnd::Finish(two.whole()))).unwrap();
+    let found = bench.read(&one);
+    assert_eq!(found, bench.read(&two), "the same bits");
+    assert!(found.iter().all(|x| x.is_finite() && *x != 0.0), "{found:?}");
+    let gap = bench.refusal(attend(vec![late], false, AttentionEnd::Keep));
+    assert!(gap.contains("cells from 64"), "{gap}");
+}
+
+#[test]
+fn the_router_chooses_experts_which_run_and_are_combined() {
+    let bench = Bench::new();
+    let (rows, experts, top_k, width) = (2, 4, 2, 32);
+    let logits = bench.floats(&[0.0, 3.0, 1.0, 2.0, 5.0, 0.0, 0.0, 4.0]);
+    let words = |count: usize, what: &str| bench.region(count as u64 * 4, what);
+    let (ids, weights, groups) =
+        (words(rows * top_k, "ids"), words(rows * top_k, "weights"), words(experts + 1 + rows * top_k, "groups"));
+    let routing = Routing { rows, experts, top_k, ids: ids.whole(), weights: weights.whole(), groups: groups.whole() };
+    let routed = HostMemory::default().alloc(ExpertSet::bytes(experts), "routed set").unwrap();
+    let route = Command::Route {
+        logits: logits.whole(),
+        rule: RouterRule { scores: RouterScores::Softmax, top_k, normalise: true, scale: 1.0 },
+        routing,
+        routed: Some(routed.whole()),
+    };
+    bench.card.submit(Stream::Compute, route).unwrap();
+    let ids: Vec<u32> = bench.read(&ids).iter().map(|x| x.to_bits()).collect();
+    assert_eq!(ids, [1, 3, 0, 3]);
+    let chosen = routed.whole().read(ExpertSet::from_bytes).unwrap();
+    assert_eq!(chosen, ExpertSet::new(experts, [0, 1, 3].map(ExpertId)));
+
+    // Accumulated at once (prompt) and through slots (decode) the sums have the same bits.
+    let part = (QuantType::F32, width * width * 4);
+    let layout = Arc::new(BlobLayout::new(width, width, Activation::Silu, [part; 3]));
+    let wave = |seed: usize, count: usize| (0..count).map(|i| ((i + seed) as f32 * 0.7).sin()).collect::<Vec<f32>>();
+    let x = bench.floats(&wave(9, rows * width));
+    let blobs: Vec<Region> = (0..experts).map(|id| bench.floats(&wave(id, layout.bytes / 4))).collect();
+    let held = |ids: &[usize]| -> Vec<HeldExpert> {
+        ids.iter().map(|id| HeldExpert { id: ExpertId(*id as u32), blob: blobs[*id].whole() }).collect()
+    };
+    let work = bench.region(scratch::experts(CardKind::Virtual, rows, top_k, &layout) as u64, "scratch");
+    let run = |experts, into| Command::Experts {
+        x: x.whole(),
+        routing,
+        layout: Arc::clone(&layout),
+        experts,
+        into,
+        scratch: work.whole(),
+    };
+    let (prompt, decode) = (words(rows * width, "prompt"), words(rows * width, "decode"));
+    let (slots, host_slots) = (words(rows * top_k * width, "slots"), words(rows * top_k * width, "host slots"));
+    let all = run(held(&[0, 1, 2, 3]), ExpertsInto::Accumulate(prompt.whole()));
+    bench.card.submit(Stream::Compute, all).unwrap();
+    bench.card.submit(Stream::Compute, run(held(&[1, 3]), ExpertsInto::Slots(slots.whole()))).unwrap();
+    bench.card.submit(Stream::Compute, run(held(&[0]), ExpertsInto::Slots(host_slots.whole()))).unwrap();
+    let combine = Command::Combine {
+        routing,
+        slots: slots.whole(),
+        host_slots: Some(host_slots.whole()),
+        held: ExpertSet::new(experts, [1, 3].map(ExpertId)),
+        width,
+        out: decode.whole(),
+    };
+    bench.card.submit(Stream::Compute, combine).unwrap();
+    let found = bench.read(&prompt);
+    assert!(found.iter().all(|x| x.is_finite() && *x != 0.0), "{found:?}");
+    assert_eq!(found, bench.read(&decode));
 }
 
 #[test]
@@ -409,7 +517,7 @@ fn dropping_a_card_runs_what_is_queued_and_ends_its_threads() {
     let event = bench.card.record(Stream::Compute).unwrap();
     drop(bench);
     assert_eq!(event.state().finished(), Ok(true));
-    assert_eq!(to.whole().read(|bytes| bytemuck::pod_collect_to_vec::<u8, f32>(bytes)), Ok(vec![5.0; 4]));
+    assert_eq!(to.whole().read(bytemuck::pod_collect_to_vec::<u8, f32>), Ok(vec![5.0; 4]));
     becomes(0);
 }
 

@@ -25,7 +25,7 @@ pub struct Observation {
 
 /// The order in which arms are measured in pair `pair`: forth in even pairs, back in odd ones.
 pub fn order(arms: usize, pair: usize) -> Vec<usize> {
-    if pair % 2 == 0 { (0..arms).collect() } else { (0..arms).rev().collect() }
+    if pair.is_multiple_of(2) { (0..arms).collect() } else { (0..arms).rev().collect() }
 }
 
 #[cfg(test)]

@@ -101,6 +101,7 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
             Ok(())
         }
         Command::StoreKv { k, v, layout, cells } => {
+            whole_cells(layout)?;
             exactly("K", k.bytes, &[cells.count, layout.kv_heads, layout.head_dim, WORD])?;
             exactly("V", v.bytes, &[cells.count, layout.kv_heads, layout.value_dim, WORD])?;
             exactly("the range of cells", cells.at.bytes, &[cells.count, layout.cell_bytes()])
@@ -170,6 +171,9 @@ fn linear(kind: CardKind, x: &Span, rows: usize, parts: &[LinearPart], work: &Sp
         if weight.cols != cols {
             return Err(format!("weight {i} has {} inputs, weight 0 has {cols}", weight.cols));
         }
+        if weight.rows == 0 || cols == 0 {
+            return Err(format!("weight {i} has {} outputs and {cols} inputs", weight.rows));
+        }
         let row = weight.ty.row_bytes(cols).ok_or_else(|| no_whole_blocks(weight.ty.name(), cols))?;
         exactly("a weight", weight.at.bytes, &[weight.rows, row])?;
         if let Some(bias) = part.bias {
@@ -184,10 +188,17 @@ fn no_whole_blocks(ty: &str, cols: usize) -> String {
     format!("{cols} inputs are no whole number of {ty} blocks")
 }
 
+fn whole_cells(layout: &CellLayout) -> Result<(), String> {
+    if layout.kv_heads > 0 && layout.head_dim > 0 && layout.value_dim > 0 {
+        return Ok(());
+    }
+    Err(format!("cells of {} heads of {} and {} hold nothing", layout.kv_heads, layout.head_dim, layout.value_dim))
+}
+
 fn heads(shape: &AttentionShape, layout: &CellLayout) -> Result<(), String> {
     let fits =
         (shape.kv_heads, shape.head_dim, shape.value_dim) == (layout.kv_heads, layout.head_dim, layout.value_dim);
-    if fits && shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads) {
+    if fits && shape.heads > 0 && shape.heads.is_multiple_of(shape.kv_heads) {
         return Ok(());
     }
     Err(format!(

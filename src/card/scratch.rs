@@ -2,7 +2,6 @@
 
 use super::CardKind;
 use super::command::{BlobLayout, Phase};
-use crate::cpu::experts_scratch;
 use crate::cpu::linear::{Formats, scratch_bytes as quantised_rows};
 use crate::ops::{ATTENTION_TILE, AttentionShape};
 use crate::quant::QuantType;
@@ -22,7 +21,7 @@ pub fn linear(kind: CardKind, rows: usize, cols: usize) -> usize {
 /// to use one same expert.
 pub fn experts(kind: CardKind, rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
     match kind {
-        CardKind::Virtual => experts_scratch(rows, top_k, layout),
+        CardKind::Virtual => crate::cpu::experts_scratch(rows, top_k, layout),
         CardKind::Cuda => experts_cuda(rows, top_k, layout),
     }
 }

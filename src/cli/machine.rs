@@ -13,7 +13,7 @@ use crate::engine::{Engine, Rig, RigOptions};
 use crate::model::Model;
 use crate::plan::{self, CardBudget, Plan};
 use crate::topology::{self, Links, Topology};
-use crate::units::Bytes;
+use crate::units::{Bytes, Rate};
 
 /// What runs where.
 #[derive(clap::Args)]
@@ -91,6 +91,9 @@ impl MachineArgs {
     }
 }
 
+/// How fast a GPU reads its memory where the topology does not say: a mid-range one.
+const UNDECLARED_RATE: Rate = Rate(400e9);
+
 /// The kind of card the planner counts with: a modelled card holds what a real one would.
 fn planned_as(kind: topology::CardKind) -> CardKind {
     match kind {
@@ -117,6 +120,10 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
             kind: planned_as(card.kind),
             memory: card.usable(),
             link,
+            rate: card.rate.unwrap_or(match planned_as(card.kind) {
+                CardKind::Virtual => topology.host.rate,
+                CardKind::Cuda => UNDECLARED_RATE,
+            }),
         })
         .collect();
     let request = plan::Request { spec: &model.spec, cards, host: topology.host.memory, settings: &topology.run };

@@ -114,14 +114,14 @@ fn run_batch(
     let fits = "sizes were checked before";
     // Products take rows by number, so a row is quantised once for all its experts.
     let rows = batch.rows.len();
-    let x = if rows == routing.rows {
-        x
+    let (x, local): (_, Vec<u32>) = if rows == routing.rows {
+        (x, batch.entries.iter().map(|entry| *entry / routing.top_k as u32).collect())
     } else {
         let gathered = &mut space.gathered[..rows * width];
         for (row, to) in batch.rows.iter().zip(gathered.chunks_exact_mut(width)) {
             to.copy_from_slice(&x[*row as usize * width..][..width]);
         }
-        &*gathered
+        (&*gathered, batch.local.clone())
     };
     let formats = Formats::of([layout.types[0], layout.types[1]]);
     let x = quantise(isa, team, x, rows, width, formats, &mut *space.quantised_x);
@@ -131,7 +131,7 @@ fn run_batch(
     let (mut gates, mut ups) = (&mut *gate, &mut *up);
     for piece in &batch.pieces {
         let blob = experts[piece.expert].blob;
-        let rows = Pick::List(&batch.local[piece.entries.clone()]);
+        let rows = Pick::List(&local[piece.entries.clone()]);
         for (which, left) in [(0, &mut gates), (1, &mut ups)] {
             let (y, rest) = std::mem::take(left).split_at_mut(piece.entries.len() * hidden);
             *left = rest;

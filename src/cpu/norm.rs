@@ -84,6 +84,7 @@ impl Kernel for Row<'_> {
                 L::load(x.add(chunk * LANES)).mul(L::splat(scale)).mul(w).store(out.add(chunk * LANES));
             }
         }
+        #[allow(clippy::needless_range_loop, reason = "three pointers move together")]
         for at in whole * LANES..cols {
             // SAFETY: the element lies within row and weight; `x` and `out` are only touched through these pointers.
             unsafe { *out.add(at) = *x.add(at) * scale * weight[at] };

@@ -261,7 +261,7 @@ mod tests {
                 let rows = 150;
                 let mut logits = sample::floats(experts as u64, rows * experts);
                 // Coarse logits tie often.
-                logits.iter_mut().for_each(|x| *x = (*x * 20.0).round() / 4.0);
+                logits.iter_mut().for_each(|x| *x = (*x * 20.0).round() / 4.0 + 0.0);
                 let found = routed(1, &logits, experts, &rule);
                 for workers in [2, 3] {
                     let other = routed(workers, &logits, experts, &rule);

@@ -42,6 +42,21 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Both together.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            waves: self.waves + other.waves,
+            hand_offs: self.hand_offs + other.hand_offs,
+            streamed: self.streamed + other.streamed,
+            streamed_bytes: self.streamed_bytes + other.streamed_bytes,
+            skipped: self.skipped + other.skipped,
+            skipped_bytes: self.skipped_bytes + other.skipped_bytes,
+            slot_reuses: self.slot_reuses + other.slot_reuses,
+            host_experts: self.host_experts + other.host_experts,
+            resident_experts: self.resident_experts + other.resident_experts,
+        }
+    }
+
     /// What was added since an earlier moment.
     pub fn since(&self, before: &Self) -> Self {
         Self {

@@ -46,7 +46,7 @@ fn gone() -> EngineError {
 
 fn buffer(buffers: &[HostSpan; BUFFERS], job: usize, bytes: usize) -> Result<HostSpan, EngineError> {
     let [even, odd] = buffers;
-    let whole = if job % BUFFERS == 0 { even } else { odd };
+    let whole = if job.is_multiple_of(BUFFERS) { even } else { odd };
     whole.part(0, bytes).ok_or_else(|| EngineError::Mismatch("a wave is larger than the hand-off buffers".to_owned()))
 }
 

@@ -24,6 +24,6 @@ impl Stage {
         self.compute(Command::CopyOut { from: logits, to: to.clone() })?;
         let there = self.card.record(Stream::Compute)?;
         self.card.sync(&there, waits::LOGITS)?;
-        Ok(to.read(|bytes| bytemuck::pod_collect_to_vec(bytes))?)
+        Ok(to.read(bytemuck::pod_collect_to_vec)?)
     }
 }

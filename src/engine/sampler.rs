@@ -17,7 +17,7 @@ pub use settings::{SamplerSettings, SettingsError};
 
 use self::exp::exp;
 use self::penalty::Penalties;
-use crate::text::TokenId;
+use crate::units::TokenId;
 
 /// Why no token could be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -51,8 +51,9 @@ pub struct Sampler {
     vocabulary: usize,
     penalties: Penalties,
     random: ChaCha8Rng,
-    /// Kept between calls: a vocabulary's worth of memory.
+    /// Kept between calls, as `weights` is: a vocabulary's worth of memory.
     candidates: Vec<Candidate>,
+    weights: Vec<f64>,
 }
 
 /// A token that may still be chosen.
@@ -80,6 +81,7 @@ impl Sampler {
             penalties: Penalties::new(&settings),
             random: ChaCha8Rng::seed_from_u64(settings.seed),
             candidates: Vec::new(),
+            weights: Vec::new(),
             settings,
             vocabulary,
         })
@@ -180,12 +182,14 @@ impl Sampler {
     fn draw(&mut self, best: Candidate) -> TokenId {
         let temperature = f64::from(self.settings.temperature);
         let weight = |candidate: &Candidate| exp((f64::from(candidate.logit) - f64::from(best.logit)) / temperature);
-        let total: f64 = self.candidates.iter().map(weight).sum();
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(weight));
+        let total: f64 = self.weights.iter().sum();
         // 53 random bits: a float in 0..1 that is the same everywhere.
         let point = (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64 * total;
         let mut sum = 0.0;
-        for candidate in &self.candidates {
-            sum += weight(candidate);
+        for (candidate, weight) in self.candidates.iter().zip(&self.weights) {
+            sum += weight;
             if sum > point {
                 return candidate.token;
             }

@@ -39,6 +39,7 @@ pub(super) struct Attention {
 }
 
 /// A layer's FFN.
+#[allow(clippy::large_enum_variant, reason = "one a layer, never moved")]
 pub(super) enum LayerFfn {
     Dense { gate: Linear, up: Linear, down: Linear, activation: Activation },
     Experts { router: Linear, experts: usize, rule: RouterRule, layout: Arc<BlobLayout> },

@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{CardBudget, HostPlan, Request, StagePlan};
-use crate::card::command::Phase;
-use crate::card::{CardKind, scratch};
-use crate::model::{Ffn, LayerSpec, Mixer, TensorRef};
-use crate::ops::{CellLayout, ExpertSet};
+use super::{HostPlan, Request, StagePlan};
+use crate::card::CardKind;
+use crate::model::{LayerSpec, TensorRef};
+use crate::ops::ExpertSet;
 use crate::units::Bytes;
 
 /// What a buffer of a card is for.
@@ -60,6 +59,31 @@ pub enum Use {
 }
 
 impl Use {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 21] = [
+        Self::Weights,
+        Self::Head,
+        Self::Kv,
+        Self::Pool,
+        Self::Hidden,
+        Self::Normed,
+        Self::Queries,
+        Self::Keys,
+        Self::Values,
+        Self::Attended,
+        Self::AttentionState,
+        Self::Gate,
+        Self::Up,
+        Self::RouterLogits,
+        Self::RoutedIds,
+        Self::RoutedWeights,
+        Self::RoutedGroups,
+        Self::Slots,
+        Self::HostSlots,
+        Self::Scratch,
+        Self::Logits,
+    ];
+
     /// The name used in messages.
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,6 +131,11 @@ const ROW_BLOCK: usize = 512;
 /// Rows of logits that are computed at a time.
 const HEAD_BLOCK: usize = 32;
 
+/// Rows that go through a layer together: a wave's, or a step's one of each sequence.
+pub fn rows(wave: usize, sequences: usize) -> usize {
+    wave.max(sequences)
+}
+
 /// Rows of a wave that attention and dense products take at a time.
 pub fn row_block(wave: usize) -> usize {
     wave.min(ROW_BLOCK)
@@ -122,101 +151,6 @@ pub fn tensor_bytes(kind: CardKind, tensor: &TensorRef) -> usize {
     match kind {
         CardKind::Virtual => tensor.bytes,
         CardKind::Cuda => tensor.bytes.next_multiple_of(ALIGN),
-    }
-}
-
-/// Buffers of a stage without its expert pool.
-pub fn stage(
-    request: &Request<'_>,
-    card: &CardBudget,
-    layers: Range<usize>,
-    wave: usize,
-    stages: usize,
-) -> Vec<Buffer> {
-    let spec = request.spec;
-    let head = layers.end == spec.layers.len();
-    let own = spec.layers.get(layers).unwrap_or_default();
-    let rows = row_block(wave);
-    let sequences = request.settings.sequences as usize;
-    let f32s = |n: usize| n * 4;
-    let largest = |of: &dyn Fn(&LayerSpec) -> usize| own.iter().map(of).max().unwrap_or(0);
-
-    let attention = |of: &dyn Fn(&crate::ops::AttentionShape) -> usize| {
-        largest(&|layer| match &layer.mixer {
-            Mixer::Attention(attention) => of(&attention.shape),
-        })
-    };
-    let dense = |layer: &LayerSpec| match &layer.ffn {
-        Ffn::Dense(dense) => dense.width,
-        Ffn::Experts(_) => 0,
-    };
-    let experts = |of: &dyn Fn(&crate::model::ExpertsSpec) -> usize| {
-        largest(&|layer| match &layer.ffn {
-            Ffn::Dense(_) => 0,
-            Ffn::Experts(experts) => of(experts),
-        })
-    };
-    let weights = own.iter().flat_map(LayerSpec::dense_tensors).map(|tensor| tensor_bytes(card.kind, tensor)).sum();
-    let cells = request.settings.context as usize * sequences;
-    let kv: usize = own.iter().map(|layer| cell_layout(request, layer).cell_bytes() * cells).sum();
-    let hidden_buffers = hidden_buffers(stages);
-    let picks = experts(&|e| e.rule.top_k);
-    let cols = largest(&|layer| widest_input(layer)).max(spec.width);
-    let expert_scratch = experts(&|e| scratch::experts(card.kind, wave, e.rule.top_k, &e.blob()));
-
-    let attention_scratch = attention(&|shape| {
-        let decode = scratch::attention(card.kind, Phase::Decode, sequences, shape);
-        scratch::attention(card.kind, Phase::Prompt, rows, shape).max(decode)
-    });
-
-    let mut all = vec![(Use::Weights, weights)];
-    if head {
-        all.push((Use::Head, tensor_bytes(card.kind, &spec.output_norm) + tensor_bytes(card.kind, &spec.head)));
-    }
-    all.extend([
-        (Use::Kv, kv),
-        (Use::Hidden, hidden_buffers * f32s(wave * spec.width)),
-        (Use::Normed, f32s(wave * spec.width)),
-        (Use::Queries, f32s(rows * attention(&|s| s.heads * s.head_dim))),
-        (Use::Keys, f32s(rows * attention(&|s| s.kv_heads * s.head_dim))),
-        (Use::Values, f32s(rows * attention(&|s| s.kv_heads * s.value_dim))),
-        (Use::Attended, f32s(rows * attention(&|s| s.heads * s.value_dim))),
-        (Use::AttentionState, f32s(rows * attention(&|s| s.heads * (2 + s.value_dim)))),
-        (Use::Gate, f32s(rows * largest(&dense))),
-        (Use::Up, f32s(rows * largest(&dense))),
-        (Use::RouterLogits, f32s(wave * experts(&|e| e.experts))),
-        (Use::RoutedIds, f32s(wave * picks)),
-        (Use::RoutedWeights, f32s(wave * picks)),
-        (Use::RoutedGroups, experts(&|e| f32s(e.experts + 1 + wave * e.rule.top_k))),
-        (Use::Slots, f32s(sequences * picks * spec.width)),
-        (Use::HostSlots, f32s(sequences * picks * spec.width)),
-        (Use::Scratch, scratch::linear(card.kind, wave, cols).max(expert_scratch).max(attention_scratch)),
-    ]);
-    if head {
-        all.push((Use::Logits, f32s(head_block(wave).max(sequences) * spec.vocab)));
-    }
-    all.into_iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(of, bytes)| Buffer { of, bytes: Bytes(bytes as u64) })
-        .collect()
-}
-
-/// The most inputs that a dense product of the layer has.
-fn widest_input(layer: &LayerSpec) -> usize {
-    let mixer = match &layer.mixer {
-        Mixer::Attention(attention) => attention.output.weight.cols,
-    };
-    let ffn = match &layer.ffn {
-        Ffn::Dense(dense) => dense.width,
-        Ffn::Experts(_) => 0,
-    };
-    mixer.max(ffn)
-}
-
-/// Layout of a layer's KV cells.
-pub fn cell_layout(request: &Request<'_>, layer: &LayerSpec) -> CellLayout {
-    match &layer.mixer {
-        Mixer::Attention(attention) => CellLayout::new(request.settings.kv.kind, &attention.shape),
     }
 }
 
@@ -248,27 +182,25 @@ impl HostBuffers {
 pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> HostBuffers {
     let spec = request.spec;
     let sequences = request.settings.sequences as usize;
-    let hidden = wave.max(sequences) * spec.width * 4;
+    let hidden = rows(wave, sequences) * spec.width * 4;
     let mut all =
         HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
     if layers.end == spec.layers.len() {
         all.logits = head_block(wave).max(sequences) * spec.vocab * 4;
     }
-    for layer in spec.layers.get(layers).unwrap_or_default() {
-        if let Ffn::Experts(experts) = &layer.ffn {
-            let picks = sequences * experts.rule.top_k;
-            all.routed = all.routed.max(ExpertSet::bytes(experts.experts));
-            all.ids = all.ids.max(picks * 4);
-            all.normed = sequences * spec.width * 4;
-            all.slots = all.slots.max(picks * spec.width * 4);
-        }
+    for experts in spec.layers.get(layers).unwrap_or_default().iter().filter_map(LayerSpec::experts) {
+        let picks = sequences * experts.rule.top_k;
+        all.routed = all.routed.max(ExpertSet::bytes(experts.experts));
+        all.ids = all.ids.max(picks * 4);
+        all.normed = sequences * spec.width * 4;
+        all.slots = all.slots.max(picks * spec.width * 4);
     }
     all
 }
 
 /// What the host holds for these stages.
-pub fn host(request: &Request<'_>, stages: &[StagePlan], wave: usize) -> HostPlan {
-    let buffers = stages.iter().map(|stage| host_stage(request, stage.layers.clone(), wave).total()).sum::<usize>();
+pub fn host(request: &Request<'_>, stages: &[StagePlan]) -> HostPlan {
+    let buffers = stages.iter().map(|stage| stage.host.total()).sum::<usize>();
     HostPlan { budget: request.host, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
 }
 

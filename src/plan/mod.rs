@@ -5,6 +5,7 @@
 
 mod explain;
 pub mod memory;
+mod needs;
 mod pool;
 mod refuse;
 mod split;
@@ -36,6 +37,8 @@ pub struct CardBudget {
     pub memory: Bytes,
     /// Rate from host to card while all cards stream.
     pub link: Rate,
+    /// Rate at which it reads its own memory.
+    pub rate: Rate,
 }
 
 /// What a plan is made for.
@@ -152,9 +155,9 @@ impl StagePlan {
 /// [`PlanError`] with the card, the bytes and the smallest change when it cannot fit, or the setting that cannot act.
 pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
     refuse::check_settings(request)?;
-    let wave = split::choose_wave(request)?;
+    let wave = split::choose_wave(request);
     let stages = split::stages(request, wave)?;
-    let host = memory::host(request, &stages, wave);
+    let host = memory::host(request, &stages);
     refuse::check_host(request, &host)?;
     let settings = request.settings;
     let ring =

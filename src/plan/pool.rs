@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::memory::ALIGN;
+use super::needs::Needs;
 use super::{CardBudget, PlanError, Request};
 use crate::model::{ExpertsSpec, Ffn, ModelSpec};
 use crate::topology::Ring;
@@ -45,17 +45,11 @@ pub struct ExpertsPlan {
 /// Ring slots when the settings leave them to the planner.
 const AUTO_RING: usize = 64;
 
+/// The planner's ring takes at most a quarter of the pool, but at least these.
+const LEAST_AUTO_RING: usize = 8;
+
 /// Slots that are kept free of residents when the settings leave them to the planner.
 const MINIMUM: usize = 4;
-
-/// Totals of a stage's experts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Experts {
-    /// How many there are.
-    pub count: usize,
-    /// The largest blob.
-    pub slot_bytes: usize,
-}
 
 /// Experts of the layers with their specs.
 fn layers_of(spec: &ModelSpec, layers: Range<usize>) -> impl Iterator<Item = (usize, &ExpertsSpec)> {
@@ -65,28 +59,19 @@ fn layers_of(spec: &ModelSpec, layers: Range<usize>) -> impl Iterator<Item = (us
     })
 }
 
-/// Totals of the experts of these layers.
-pub(super) fn totals(spec: &ModelSpec, layers: Range<usize>) -> Experts {
-    layers_of(spec, layers).fold(Experts::default(), |sum, (_, experts)| Experts {
-        count: sum.count + experts.experts,
-        slot_bytes: sum.slot_bytes.max(experts.blob().bytes.next_multiple_of(ALIGN)),
-    })
-}
-
 /// The fewest pool bytes with which the layers can run.
-pub(super) fn smallest(request: &Request<'_>, card: &CardBudget, layers: Range<usize>) -> usize {
-    let experts = totals(request.spec, layers);
-    if experts.count == 0 {
+pub(super) fn smallest(request: &Request<'_>, card: &CardBudget, needs: &Needs) -> usize {
+    if needs.experts == 0 {
         return 0;
     }
     let pinned =
         request.settings.pins.experts.iter().find(|pin| pin.card == card.id).map_or(0, |pin| pin.slots as usize);
     let ring = match request.settings.prompt.ring {
         Ring::Auto => 1,
-        Ring::Slots(n) => (n as usize).min(experts.count),
-        Ring::Bytes(bytes) => (bytes.len() / experts.slot_bytes).clamp(1, experts.count),
+        Ring::Slots(n) => n as usize,
+        Ring::Bytes(bytes) => bytes.len() / needs.slot_bytes,
     };
-    ring.max(pinned.min(experts.count)).max(1) * experts.slot_bytes
+    ring.max(pinned).clamp(1, needs.experts) * needs.slot_bytes
 }
 
 /// Lays out the pool of a stage in `free` bytes of its card.
@@ -94,10 +79,10 @@ pub(super) fn lay_out(
     request: &Request<'_>,
     card: &CardBudget,
     layers: Range<usize>,
+    all: &Needs,
     free: usize,
 ) -> Result<Option<ExpertsPlan>, PlanError> {
-    let all = totals(request.spec, layers.clone());
-    if all.count == 0 {
+    if all.experts == 0 {
         return Ok(None);
     }
     let pinned = request.settings.pins.experts.iter().find(|pin| pin.card == card.id).map(|pin| pin.slots as usize);
@@ -113,7 +98,7 @@ pub(super) fn lay_out(
             fix: format!("pin at most {fitting} slots"),
         });
     }
-    let slots = pinned.unwrap_or(fitting).min(all.count);
+    let slots = pinned.unwrap_or(fitting).min(all.experts);
     if slots == 0 {
         return Err(PlanError::Pin {
             card: card.name.clone(),
@@ -123,11 +108,9 @@ pub(super) fn lay_out(
             fix: "give the card more memory".to_owned(),
         });
     }
-    let (ring, minimum) = if slots == all.count { (0, 0) } else { ring(request, card, slots, all.slot_bytes)? };
-    let residents = spread(request.spec, layers.clone(), slots - minimum);
+    let (ring, minimum) = if slots == all.experts { (0, 0) } else { ring(request, card, slots, all.slot_bytes)? };
+    let residents = spread(request.spec, layers, slots - minimum);
     let displaced = (ring - minimum).min(residents.len());
-    let everything: usize =
-        layers_of(request.spec, layers).map(|(_, experts)| experts.experts * experts.blob().bytes).sum();
     let kept = residents.iter().take(residents.len() - displaced);
     let kept: usize = kept.map(|at| blob_bytes(request.spec, at.layer)).sum();
     Ok(Some(ExpertsPlan {
@@ -137,8 +120,8 @@ pub(super) fn lay_out(
         displaced,
         minimum,
         ring: displaced + minimum,
-        experts: all.count,
-        streamed: Bytes((everything - kept) as u64),
+        experts: all.experts,
+        streamed: Bytes((all.expert_bytes - kept) as u64),
     }))
 }
 
@@ -157,7 +140,7 @@ fn ring(
     slot_bytes: usize,
 ) -> Result<(usize, usize), PlanError> {
     let wanted = match request.settings.prompt.ring {
-        Ring::Auto => AUTO_RING.min(slots),
+        Ring::Auto => AUTO_RING.min((slots / 4).max(LEAST_AUTO_RING)).min(slots),
         Ring::Slots(n) => n as usize,
         Ring::Bytes(bytes) => (bytes.len() / slot_bytes).max(1),
     };

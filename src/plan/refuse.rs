@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{HostPlan, Request, memory, pool, split};
+use super::{HostPlan, Request, split};
 use crate::ops::KvType;
 use crate::topology::{HandOff, ResidentCells, RunSettings, Switch};
 use crate::units::Bytes;
@@ -117,7 +117,7 @@ pub(super) fn too_small(request: &Request<'_>, cards: usize, wave: usize) -> Pla
     for card in &mut roomy.cards {
         card.memory = Bytes(1 << 60);
     }
-    if split::best_split(&roomy, cards, layers, wave).is_err() {
+    if split::best_split(&roomy, cards, wave).is_none() {
         return PlanError::Pins { layers };
     }
     let Some((index, wanted)) = smallest_growth(request, cards, wave) else {
@@ -131,17 +131,16 @@ pub(super) fn too_small(request: &Request<'_>, cards: usize, wave: usize) -> Pla
 
 /// The card that needs the least more memory, and how much it then has.
 fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(usize, Bytes)> {
-    let layers = request.spec.layers.len();
     let fits = |index: usize, memory: u64| {
         let mut trial = request.clone();
         if let Some(card) = trial.cards.get_mut(index) {
             card.memory = Bytes(memory);
         }
-        split::best_split(&trial, cards, layers, wave).is_ok()
+        split::best_split(&trial, cards, wave).is_some()
     };
     let alone = (0..cards).filter_map(|index| {
         let mut low = request.cards.get(index)?.memory.0;
-        let mut high = whole_model(request, index, cards, wave).max(low);
+        let mut high = 1 << 50;
         if !fits(index, high) {
             return None;
         }
@@ -156,21 +155,11 @@ fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(
     Some((best.1, best.2))
 }
 
-fn whole_model(request: &Request<'_>, index: usize, cards: usize, wave: usize) -> u64 {
-    let layers = 0..request.spec.layers.len();
-    request.cards.get(index).map_or(0, |card| {
-        let fixed: usize =
-            memory::stage(request, card, layers.clone(), wave, cards).iter().map(|b| b.bytes.len()).sum();
-        (fixed + pool::smallest(request, card, layers)) as u64
-    })
-}
-
 /// Changes of the settings that make the model fit as the cards are.
 fn settings_that_fit(request: &Request<'_>, cards: usize, wave: usize) -> Vec<String> {
-    let layers = request.spec.layers.len();
     let fits = |settings: &RunSettings| {
         let trial = Request { settings, ..request.clone() };
-        split::best_split(&trial, cards, layers, wave.min(settings.context as usize)).is_ok()
+        split::best_split(&trial, cards, wave.min(settings.context as usize)).is_some()
     };
     let mut fixes = Vec::new();
     let mut smaller = request.settings.clone();

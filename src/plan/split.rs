@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::memory::{self, Buffer, Use};
+use super::needs::Needs;
 use super::{CardBudget, PlanError, Request, StagePlan, pool};
 use crate::topology::{Switch, Wave};
 use crate::units::Bytes;
@@ -13,36 +14,35 @@ const WAVES: [usize; 10] = [8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16];
 /// A wave's buffers may take one part in this many of a card's memory when the planner chooses.
 const WAVE_SHARE: usize = 4;
 
-/// Bytes a card reads from its own memory in the time in which this fraction of them crosses the link; only to break ties between
-/// splits that stream alike.
-const LOCAL_SPEEDUP: f64 = 40.0;
+/// The smallest wave the planner chooses.
+const SMALLEST_WAVE: usize = 16;
 
-/// The most tokens that pass through a layer together.
-pub(super) fn choose_wave(request: &Request<'_>) -> Result<usize, PlanError> {
+/// The most tokens that pass through a layer together: the largest size whose buffers take no more than their share of each
+/// card, else the smallest one.
+pub(super) fn choose_wave(request: &Request<'_>) -> usize {
     let context = request.settings.context as usize;
     if let Wave::Tokens(tokens) = request.settings.prompt.wave {
-        return Ok((tokens as usize).min(context));
+        return (tokens as usize).clamp(1, context);
     }
-    let smallest = request.cards.iter().map(|card| card.memory.len()).min().unwrap_or(0);
-    let mut last = None;
-    for wave in WAVES.into_iter().filter(|wave| *wave <= context).chain([context.min(16)]) {
-        match stages(request, wave) {
-            Ok(stages) => {
-                let work = stages.iter().map(work_bytes).max().unwrap_or(0);
-                if work <= smallest / WAVE_SHARE || wave <= 16 {
-                    return Ok(wave);
-                }
-                last = Some(Ok(wave));
-            }
-            Err(error) => last = Some(last.and_then(Result::ok).map_or(Err(error), Ok)),
-        }
-    }
-    last.unwrap_or(Ok(context))
+    let cards = request.cards.len().min(request.spec.layers.len());
+    let spares = |wave: &usize| {
+        let Some(ranges) = best_split(request, cards, *wave) else { return false };
+        request.cards.iter().zip(ranges).all(|(card, range)| {
+            let kept = [Use::Weights, Use::Head, Use::Kv];
+            let buffers = needs(request, card, range, *wave, cards).buffers();
+            let work: usize = buffers.iter().filter(|b| !kept.contains(&b.of)).map(|b| b.bytes.len()).sum();
+            work <= card.memory.len() / WAVE_SHARE
+        })
+    };
+    WAVES.into_iter().filter(|wave| *wave <= context).find(spares).unwrap_or(context.min(SMALLEST_WAVE))
 }
 
-fn work_bytes(stage: &StagePlan) -> usize {
-    let kept = [Use::Weights, Use::Head, Use::Kv, Use::Pool];
-    stage.buffers.iter().filter(|buffer| !kept.contains(&buffer.of)).map(|buffer| buffer.bytes.len()).sum()
+/// What a card needs to run these layers.
+fn needs(request: &Request<'_>, card: &CardBudget, range: Range<usize>, wave: usize, cards: usize) -> Needs {
+    let layers = Needs::of_layers(request, card, wave);
+    let head = (range.end == layers.len()).then(|| Needs::of_head(request, card, wave));
+    let own = layers.get(range).unwrap_or_default().iter().chain(&head);
+    own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer))
 }
 
 /// Whether the stream skips unrouted experts: `auto` waits for measurements on real cards and is off until then.
@@ -54,12 +54,13 @@ pub(super) fn routed_stream(wanted: Switch) -> bool {
 pub(super) fn stages(request: &Request<'_>, wave: usize) -> Result<Vec<StagePlan>, PlanError> {
     let layers = request.spec.layers.len();
     let cards = request.cards.len().min(layers);
-    let ranges = best_split(request, cards, layers, wave)?;
+    let ranges = best_split(request, cards, wave).ok_or_else(|| super::refuse::too_small(request, cards, wave))?;
     let mut stages = Vec::with_capacity(cards);
     for (card, range) in request.cards.iter().zip(ranges) {
-        let mut buffers = memory::stage(request, card, range.clone(), wave, cards);
-        let fixed = total(&buffers);
-        let experts = pool::lay_out(request, card, range.clone(), card.memory.len().saturating_sub(fixed))?;
+        let needs = needs(request, card, range.clone(), wave, cards);
+        let free = card.memory.len().saturating_sub(needs.total());
+        let experts = pool::lay_out(request, card, range.clone(), &needs, free)?;
+        let mut buffers = needs.buffers();
         if let Some(experts) = &experts {
             buffers.push(Buffer { of: Use::Pool, bytes: Bytes((experts.slots * experts.slot_bytes) as u64) });
         }
@@ -78,24 +79,16 @@ pub(super) fn stages(request: &Request<'_>, wave: usize) -> Result<Vec<StagePlan
     Ok(stages)
 }
 
-fn total(buffers: &[Buffer]) -> usize {
-    buffers.iter().map(|buffer| buffer.bytes.len()).sum()
-}
-
-/// A card's time for a range of layers, in seconds of its link; `None` when it does not fit or a pin forbids it.
-fn cost(request: &Request<'_>, card: &CardBudget, range: Range<usize>, wave: usize, cards: usize) -> Option<f64> {
-    if !allowed(request, card, &range) {
-        return None;
-    }
-    let fixed = total(&memory::stage(request, card, range.clone(), wave, cards));
+/// A card's time for a wave through the layers in `needs`, in seconds: what streams crosses the link, all is read once from the card's
+/// memory. `None` when they do not fit.
+fn cost(request: &Request<'_>, card: &CardBudget, needs: &Needs) -> Option<f64> {
+    let fixed = needs.total();
     let free = card.memory.len().checked_sub(fixed)?;
-    if free < pool::smallest(request, card, range.clone()) {
+    if free < pool::smallest(request, card, needs) {
         return None;
     }
-    let experts = pool::totals(request.spec, range);
-    let bytes = experts.count * experts.slot_bytes;
-    let streamed = bytes.saturating_sub(free) as f64;
-    Some((streamed + (fixed + bytes) as f64 / LOCAL_SPEEDUP) / card.link.0)
+    let streamed = needs.expert_bytes.saturating_sub(free) as f64;
+    Some(streamed / card.link.0 + (fixed + needs.expert_bytes) as f64 / card.rate.0)
 }
 
 /// Whether the pins let the card run exactly this range.
@@ -110,47 +103,65 @@ fn allowed(request: &Request<'_>, card: &CardBudget, range: &Range<usize>) -> bo
     })
 }
 
-/// Exact search: the contiguous split whose slowest card is fastest; the first cards get the shorter ranges on ties.
-pub(super) fn best_split(
-    request: &Request<'_>,
-    cards: usize,
-    layers: usize,
-    wave: usize,
-) -> Result<Vec<Range<usize>>, PlanError> {
-    // best[c][end]: the slowest time of the first c cards running layers 0..end, and where the last of them starts.
-    let mut best: Vec<Vec<Option<(f64, usize)>>> = vec![vec![None; layers + 1]; cards + 1];
-    let at = |best: &Vec<Vec<Option<(f64, usize)>>>, c: usize, end: usize| {
-        best.get(c).and_then(|row| row.get(end)).copied().flatten()
-    };
-    if let Some(start) = best.get_mut(0).and_then(|row| row.get_mut(0)) {
-        *start = Some((0.0, 0));
+/// The first cards' best way to run the first layers, and where the last of them starts.
+#[derive(Clone, Copy)]
+struct Best {
+    slowest: f64,
+    start: usize,
+}
+
+/// Exact search: the contiguous split whose slowest card is fastest; `None` when nothing fits.
+pub(super) fn best_split(request: &Request<'_>, cards: usize, wave: usize) -> Option<Vec<Range<usize>>> {
+    let layers = request.spec.layers.len();
+    // Row c holds, for each end, the best way in which the first c cards run the layers before it.
+    let mut rows = vec![vec![None; layers + 1]];
+    if let Some(nothing) = rows.first_mut().and_then(|row| row.first_mut()) {
+        *nothing = Some(Best { slowest: 0.0, start: 0 });
     }
-    for (c, card) in request.cards.iter().take(cards).enumerate() {
-        for end in c + 1..=layers {
-            let mut found: Option<(f64, usize)> = None;
-            for start in c..end {
-                let Some((before, _)) = at(&best, c, start) else { continue };
-                if let Some(cost) = cost(request, card, start..end, wave, cards) {
-                    let slowest = before.max(cost);
-                    if found.is_none_or(|(least, _)| slowest < least) {
-                        found = Some((slowest, start));
-                    }
-                }
-            }
-            if let Some(cell) = best.get_mut(c + 1).and_then(|row| row.get_mut(end)) {
-                *cell = found;
-            }
-        }
+    for card in request.cards.iter().take(cards) {
+        let row = extend(request, card, rows.last()?, wave, cards);
+        rows.push(row);
     }
     let mut ranges = Vec::with_capacity(cards);
     let mut end = layers;
-    for c in (1..=cards).rev() {
-        let Some((_, start)) = at(&best, c, end) else {
-            return Err(super::refuse::too_small(request, cards, wave));
-        };
-        ranges.push(start..end);
-        end = start;
+    for row in rows.iter().skip(1).rev() {
+        let best = (*row.get(end)?)?;
+        ranges.push(best.start..end);
+        end = best.start;
     }
     ranges.reverse();
-    Ok(ranges)
+    Some(ranges)
+}
+
+/// The best ways with one more card.
+fn extend(
+    request: &Request<'_>,
+    card: &CardBudget,
+    before: &[Option<Best>],
+    wave: usize,
+    cards: usize,
+) -> Vec<Option<Best>> {
+    let layers = Needs::of_layers(request, card, wave);
+    let head = Needs::of_head(request, card, wave);
+    let mut row: Vec<Option<Best>> = vec![None; before.len()];
+    for (start, best) in before.iter().enumerate() {
+        let Some(best) = best else { continue };
+        let mut needs = Needs::of_stage(request, card, wave, cards);
+        for (last, layer) in layers.iter().enumerate().skip(start) {
+            needs = needs.and(layer);
+            let end = last + 1;
+            let all = if end == layers.len() { needs.and(&head) } else { needs };
+            if !allowed(request, card, &(start..end)) {
+                continue;
+            }
+            let Some(own) = cost(request, card, &all) else { continue };
+            let slowest = own.max(best.slowest);
+            if let Some(place) = row.get_mut(end)
+                && place.is_none_or(|found| slowest < found.slowest)
+            {
+                *place = Some(Best { slowest, start });
+            }
+        }
+    }
+    row
 }

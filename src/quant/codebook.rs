@@ -1,7 +1,8 @@
 //! Codebooks of the I formats and the value tables of the 4-bit ones.
 //!
 //! The grids are data of the `gguf` Python package, which is under the MIT licence, copyright (c) 2023 Georgi Gerganov:
-//! `LICENSE-gguf.txt` beside this file. They are kept as codes: element `i` of an entry is the `i`-th group of 2 or 3 bits.
+//! `LICENSE-gguf.txt` beside this file. They are kept as codes, element `i` of an entry in the
+//! `i`-th group of 2 or 3 bits, and expanded by the compiler.
 
 /// Values of IQ4_NL and IQ4_XS by nibble.
 pub(crate) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -15,19 +16,48 @@ const IQ2_VALUES: [u8; 4] = [8, 25, 43, 0];
 /// Magnitudes of the IQ3_XXS grid by code.
 const IQ3_XXS_VALUES: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
 
-/// The 8 magnitudes of an IQ2 grid entry.
-pub(crate) fn entry2(code: u16) -> [u8; 8] {
-    std::array::from_fn(|i| IQ2_VALUES[usize::from(code >> (2 * i)) & 3])
+/// Magnitudes of the IQ3_S grid by code.
+const IQ3_S_VALUES: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
+
+/// Grid of IQ2_XXS: eight magnitudes an entry.
+pub(crate) static IQ2_XXS: [u64; 256] = eights(&IQ2_XXS_CODES);
+/// Grid of IQ2_XS.
+pub(crate) static IQ2_XS: [u64; 512] = eights(&IQ2_XS_CODES);
+/// Grid of IQ2_S.
+pub(crate) static IQ2_S: [u64; 1024] = eights(&IQ2_S_CODES);
+/// Grid of IQ3_XXS: four magnitudes an entry.
+pub(crate) static IQ3_XXS: [u32; 256] = fours(&IQ3_XXS_CODES, &IQ3_XXS_VALUES);
+/// Grid of IQ3_S.
+pub(crate) static IQ3_S: [u32; 512] = fours(&IQ3_S_CODES, &IQ3_S_VALUES);
+
+/// Grid entries as eight bytes, the first one lowest.
+const fn eights<const N: usize>(codes: &[u16; N]) -> [u64; N] {
+    let mut entries = [0; N];
+    let mut n = 0;
+    while n < N {
+        let mut i = 0;
+        while i < 8 {
+            entries[n] |= (IQ2_VALUES[(codes[n] >> (2 * i)) as usize & 3] as u64) << (8 * i);
+            i += 1;
+        }
+        n += 1;
+    }
+    entries
 }
 
-/// The 4 magnitudes of an IQ3_XXS grid entry.
-pub(crate) fn entry3(code: u16) -> [u8; 4] {
-    std::array::from_fn(|i| IQ3_XXS_VALUES[usize::from(code >> (3 * i)) & 7])
-}
-
-/// The 4 magnitudes of an IQ3_S grid entry.
-pub(crate) fn entry3_odd(code: u16) -> [u8; 4] {
-    std::array::from_fn(|i| 2 * ((code >> (3 * i)) & 7) as u8 + 1)
+/// Grid entries as four bytes, the first one lowest.
+const fn fours<const N: usize>(codes: &[u16; N], values: &[u8; 8]) -> [u32; N] {
+    let mut entries = [0; N];
+    let mut n = 0;
+    while n < N {
+        let mut i = 0;
+        while i < 4 {
+            entries[n] |= (values[(codes[n] >> (3 * i)) as usize & 7] as u32) << (8 * i);
+            i += 1;
+        }
+        n += 1;
+    }
+    entries
 }
 
 /// The 8 sign bits that a 7-bit index stands for: the eighth makes their number even.
@@ -36,8 +66,7 @@ pub(crate) fn signs(index: u32) -> u8 {
     index | ((index.count_ones() as u8 & 1) << 7)
 }
 
-/// Grid of IQ2_XXS: 8 elements an entry, see [`entry2`].
-pub(crate) static IQ2_XXS: [u16; 256] = [
+const IQ2_XXS_CODES: [u16; 256] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050,
     0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110, 0x0115, 0x0140, 0x0184, 0x0198,
     0x0200, 0x0202, 0x0222, 0x0282, 0x0401, 0x0404, 0x0410, 0x0421, 0x0424, 0x0440, 0x0442, 0x0448, 0x0460, 0x0481,
@@ -59,8 +88,7 @@ pub(crate) static IQ2_XXS: [u16; 256] = [
     0xa200, 0xa418, 0xa850, 0xa904,
 ];
 
-/// Grid of IQ2_XS.
-pub(crate) static IQ2_XS: [u16; 512] = [
+const IQ2_XS_CODES: [u16; 512] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
     0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x0085, 0x0088, 0x0091,
     0x0094, 0x0099, 0x00a0, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118, 0x011a, 0x0121, 0x0124,
@@ -100,8 +128,7 @@ pub(crate) static IQ2_XS: [u16; 512] = [
     0xa8a8, 0xa904, 0xa984, 0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa,
 ];
 
-/// Grid of IQ2_S.
-pub(crate) static IQ2_S: [u16; 1024] = [
+const IQ2_S_CODES: [u16; 1024] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
     0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0066, 0x0069, 0x0080, 0x0082, 0x0085,
     0x0088, 0x0091, 0x0094, 0x00a0, 0x00a5, 0x00aa, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118,
@@ -178,8 +205,7 @@ pub(crate) static IQ2_S: [u16; 1024] = [
     0xaa88, 0xaaaa,
 ];
 
-/// Grid of IQ3_XXS: 4 elements an entry, 3 bits each, indices into [`IQ3_XXS_VALUES`].
-pub(crate) static IQ3_XXS: [u16; 256] = [
+const IQ3_XXS_CODES: [u16; 256] = [
     0x000, 0x002, 0x004, 0x009, 0x00b, 0x00f, 0x010, 0x012, 0x019, 0x022, 0x03b, 0x03d, 0x041, 0x043, 0x048, 0x04a,
     0x051, 0x055, 0x058, 0x05a, 0x061, 0x06c, 0x078, 0x080, 0x082, 0x084, 0x089, 0x090, 0x092, 0x099, 0x09b, 0x09f,
     0x0a9, 0x0af, 0x0bd, 0x0c1, 0x0c7, 0x0c8, 0x0ca, 0x0d5, 0x0f8, 0x10b, 0x11f, 0x124, 0x12f, 0x13b, 0x13d, 0x141,
@@ -198,8 +224,7 @@ pub(crate) static IQ3_XXS: [u16; 256] = [
     0xe2a, 0xe56, 0xe60, 0xe8a, 0xea5, 0xeaa, 0xec0, 0xecd, 0xedb, 0xef0, 0xf11, 0xf21, 0xf40, 0xf42, 0xf54, 0xf98,
 ];
 
-/// Grid of IQ3_S: 4 elements an entry, 3 bits each: code `c` stands for `2 c + 1`.
-pub(crate) static IQ3_S: [u16; 512] = [
+const IQ3_S_CODES: [u16; 512] = [
     0x000, 0x001, 0x002, 0x005, 0x007, 0x008, 0x009, 0x00a, 0x00c, 0x00e, 0x010, 0x011, 0x015, 0x01b, 0x020, 0x022,
     0x025, 0x027, 0x029, 0x02b, 0x030, 0x032, 0x039, 0x03c, 0x03f, 0x040, 0x041, 0x042, 0x044, 0x048, 0x049, 0x04d,
     0x050, 0x053, 0x057, 0x059, 0x05d, 0x064, 0x071, 0x075, 0x07a, 0x080, 0x081, 0x085, 0x087, 0x088, 0x08b, 0x08e,

@@ -20,12 +20,17 @@ fn two_bits(quants: &[u8], k: usize) -> impl Iterator<Item = u8> {
     quants[start..start + 16].iter().map(move |q| q >> shift & 3)
 }
 
+/// The 6-bit scale of sub-block `k` (of 16) of Q3_K, from its 12 packed bytes; 32 stands for zero.
+pub(crate) fn q3_scale(packed: &[u8], k: usize) -> u8 {
+    let low = if k < 8 { packed[k] & 15 } else { packed[k - 8] >> 4 };
+    low | (packed[8 + k % 4] >> (2 * (k / 4)) & 3) << 4
+}
+
 pub(super) fn q3_k(block: &[u8], y: &mut [f32]) {
     let (mask, quants, packed) = (&block[..32], &block[32..96], &block[96..108]);
     let d = half_at(block, 108);
     for (k, y) in y.chunks_exact_mut(16).enumerate() {
-        let low = if k < 8 { packed[k] & 15 } else { packed[k - 8] >> 4 };
-        let scale = d * (f32::from(low | (packed[8 + k % 4] >> (2 * (k / 4)) & 3) << 4) - 32.0);
+        let scale = d * (f32::from(q3_scale(packed, k)) - 32.0);
         let bit = 4 * (k / 8) + k % 8 / 2;
         let high = &mask[16 * (k % 2)..];
         for ((y, q), high) in y.iter_mut().zip(two_bits(quants, k)).zip(high) {

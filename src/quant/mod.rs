@@ -5,8 +5,8 @@
 
 mod block32;
 pub(crate) mod codebook;
-mod iblock;
-mod kblock;
+pub(crate) mod iblock;
+pub(crate) mod kblock;
 mod types;
 
 use thiserror::Error;
@@ -50,7 +50,7 @@ pub fn dequantize(ty: QuantType, blocks: &[u8], out: &mut [f32]) -> Result<(), Q
     if wanted != blocks.len() {
         return Err(QuantError::Length { ty, elements, wanted, found: blocks.len() });
     }
-    let each = match ty {
+    let each: fn(&[u8], &mut [f32]) = match ty {
         QuantType::F32 => block32::f32,
         QuantType::F16 => block32::f16,
         QuantType::BF16 => block32::bf16,
@@ -66,12 +66,12 @@ pub fn dequantize(ty: QuantType, blocks: &[u8], out: &mut [f32]) -> Result<(), Q
         QuantType::Q4_K => kblock::q4_k,
         QuantType::Q5_K => kblock::q5_k,
         QuantType::Q6_K => kblock::q6_k,
-        QuantType::IQ2_XXS => iblock::iq2_xxs,
-        QuantType::IQ2_XS => iblock::iq2_xs,
-        QuantType::IQ2_S => iblock::iq2_s,
-        QuantType::IQ3_XXS => iblock::iq3_xxs,
-        QuantType::IQ3_S => iblock::iq3_s,
-        QuantType::IQ4_XS => iblock::iq4_xs,
+        QuantType::IQ2_XXS => |block, y| iblock::write(iblock::iq2_xxs, block, y),
+        QuantType::IQ2_XS => |block, y| iblock::write(iblock::iq2_xs, block, y),
+        QuantType::IQ2_S => |block, y| iblock::write(iblock::iq2_s, block, y),
+        QuantType::IQ3_XXS => |block, y| iblock::write(iblock::iq3_xxs, block, y),
+        QuantType::IQ3_S => |block, y| iblock::write(iblock::iq3_s, block, y),
+        QuantType::IQ4_XS => |block, y| iblock::write(iblock::iq4_xs, block, y),
     };
     for (block, values) in blocks.chunks_exact(ty.block_bytes()).zip(out.chunks_exact_mut(ty.block_len())) {
         each(block, values);

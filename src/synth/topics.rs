@@ -23,7 +23,7 @@ impl Default for Routing {
     /// Chosen so that of 256 experts with 8 used, a text touches 40% after 130 tokens and 77% after 1,658, as measured on
     /// real models.
     fn default() -> Self {
-        Self { popularity: 1.0, locality: 1.25, topics: 64 }
+        Self { popularity: 1.1, locality: 1.5, topics: 64 }
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
             let seeds = 4;
             let found = (0..seeds).map(|seed| coverage(&shape, &topics.text(seed, tokens))).sum::<f64>() / seeds as f64;
             println!("{tokens} tokens touch {:.1}% of the experts, real models {:.0}%", found * 100.0, wanted * 100.0);
-            assert!((found - wanted).abs() < 0.06, "{tokens} tokens: {found}");
+            assert!((found - wanted).abs() < 0.05, "{tokens} tokens: {found}");
         }
         let even = Shape { routing: Routing { popularity: 0.0, locality: 0.0, ..shape.routing }, ..shape };
         assert!(

@@ -29,10 +29,10 @@ impl Bpe {
             ids.entry(token.clone()).or_insert(id);
         }
         let merger = BPE::builder()
-            .vocab_and_merges(ids.clone(), merges(vocabulary, &ids)?)
+            .vocab_and_merges(ids, merges(vocabulary)?)
             .ignore_merges(split.ignore_merges)
             .build()
-            .map_err(|error| TextError::Build { problem: error.to_string() })?;
+            .map_err(|error| unknown_part(vocabulary).unwrap_or(TextError::Build { problem: error.to_string() }))?;
         Ok(Self { split, alphabet: Alphabet::new(), merger })
     }
 
@@ -61,24 +61,35 @@ impl Bpe {
     }
 }
 
-/// The merges as pairs, each once, every part of them checked against the vocabulary.
-fn merges(vocabulary: &Vocabulary, ids: &Vocab) -> Result<Vec<(String, String)>, TextError> {
+/// The merges as pairs, each once.
+fn merges(vocabulary: &Vocabulary) -> Result<Vec<(String, String)>, TextError> {
     let mut seen = HashSet::with_capacity(vocabulary.merges.len());
     let mut pairs = Vec::with_capacity(vocabulary.merges.len());
     for (index, merge) in vocabulary.merges.iter().enumerate() {
-        let bad = |problem| TextError::BadMerge { index, merge: merge.clone(), problem };
-        // A part may itself begin with a space in hand-made vocabularies, hence not the very first character.
-        let space = merge.char_indices().skip(1).find(|&(_, char)| char == ' ').map(|(at, _)| at);
-        let (left, right) = space
-            .and_then(|at| Some((merge.get(..at)?, merge.get(at + 1..)?)))
-            .ok_or_else(|| bad("two tokens with a space between them are wanted"))?;
-        let known = |text: &str| ids.contains_key(text);
-        if !known(left) || !known(right) || !known(&format!("{left}{right}")) {
-            return Err(bad("a part or the result is not in the vocabulary"));
-        }
+        let problem = "two tokens with a space between them are wanted";
+        let (left, right) = parts(merge).ok_or_else(|| TextError::BadMerge { index, merge: merge.clone(), problem })?;
         if seen.insert((left, right)) {
             pairs.push((left.to_owned(), right.to_owned()));
         }
     }
     Ok(pairs)
+}
+
+/// Both sides of a merge. A side may itself begin with a space in hand-made vocabularies, hence not the very first character.
+fn parts(merge: &str) -> Option<(&str, &str)> {
+    let (space, _) = merge.char_indices().skip(1).find(|&(_, char)| char == ' ')?;
+    Some((merge.get(..space)?, merge.get(space + 1..)?))
+}
+
+/// The first merge with a side or a result that is no token. Looked for only when the library has refused the merges.
+fn unknown_part(vocabulary: &Vocabulary) -> Option<TextError> {
+    let known: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
+    let bad = |merge: &&String| {
+        parts(merge).is_none_or(|(left, right)| {
+            !known.contains(left) || !known.contains(right) || !known.contains(format!("{left}{right}").as_str())
+        })
+    };
+    let index = vocabulary.merges.iter().position(|merge| bad(&merge))?;
+    let merge = vocabulary.merges.get(index)?.clone();
+    Some(TextError::BadMerge { index, merge, problem: "a side or the result is not in the vocabulary" })
 }

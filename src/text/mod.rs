@@ -22,5 +22,4 @@ pub use template::{ChatMessage, ChatRequest, ChatTemplate, Moment};
 pub use tokenizer::{ControlTokens, Ends, Specials, Tokenizer};
 pub use vocabulary::{TokenType, Vocabulary};
 
-/// A token's number in the vocabulary.
-pub type TokenId = u32;
+pub use crate::units::TokenId;

@@ -157,10 +157,10 @@ impl Pass {
     fn cut<'t>(&self, text: &'t str, out: &mut Vec<&'t str>) {
         let mut push = |piece: Option<&'t str>| out.extend(piece.filter(|piece| !piece.is_empty()));
         let mut done = 0;
-        let mut from = 0;
-        'again: loop {
-            let Some(rest) = text.get(from..) else { break };
-            for (start, end) in self.pattern.find_iter(rest) {
+        // The matches are looked for anew from where one has given its last character back.
+        let mut search = Some(0);
+        while let Some(from) = search.take() {
+            for (start, end) in self.pattern.find_iter(text.get(from..).unwrap_or_default()) {
                 let (start, mut end) = (from + start, from + end);
                 let given = text.get(start..end).map_or(0, |found| self.given_back(found, end == text.len()));
                 end -= given;
@@ -168,11 +168,10 @@ impl Pass {
                 push(text.get(start..end));
                 done = end;
                 if given > 0 {
-                    from = end;
-                    continue 'again;
+                    search = Some(end);
+                    break;
                 }
             }
-            break;
         }
         push(text.get(done..));
     }

@@ -183,17 +183,23 @@ impl fmt::Display for Problems {
     }
 }
 
-/// The known word that is nearest to `found`, if it is near enough to be meant.
+/// The known word that is nearest to `found`, if it is near enough to be meant and no other is as near.
 pub(super) fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 40;
     let found: Vec<char> = found.chars().take(LONGEST).flat_map(char::to_lowercase).collect();
     let most = (found.len() / 3).max(1);
-    known
+    let letters = |word: &str| word.chars().flat_map(char::to_lowercase).collect::<Vec<_>>();
+    let mut near: Vec<(usize, &str)> = known
         .into_iter()
-        .map(|word| (distance(&found, &word.chars().flat_map(char::to_lowercase).collect::<Vec<_>>()), word))
+        .map(|word| (distance(&found, &letters(word)), word))
         .filter(|(distance, _)| *distance <= most)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, word)| word)
+        .collect();
+    near.sort();
+    match near.as_slice() {
+        [(first, _), (second, _), ..] if first == second => None,
+        [(_, word), ..] => Some(word),
+        [] => None,
+    }
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
@@ -231,7 +237,8 @@ mod tests {
             ("Memory", Some("memory")),
             ("reserved", Some("reserve")),
             ("rat", Some("rate")),
-            ("h2", Some("h2d")),
+            ("h2dd", Some("h2d")),
+            ("d2d", None),
             ("colour", None),
             ("", None),
         ] {

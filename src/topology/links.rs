@@ -87,7 +87,7 @@ impl Links {
         self.together(&[flow]).first().copied().unwrap_or(Rate(0.0))
     }
 
-    /// Rate between a card and the host by its links alone, whatever host memory delivers.
+    /// The narrowest place between a card and the host, whatever the host's memory delivers as a whole.
     pub(super) fn link_rate(&self, flow: Flow) -> Rate {
         let edges = self.edges(flow).unwrap_or_default();
         let least = edges.iter().filter_map(|edge| self.graph.edge_weights().nth(*edge)).map(|wire| wire.capacity);

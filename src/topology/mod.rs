@@ -105,7 +105,7 @@ impl Topology {
 
     /// Checks the text of a topology. `file` is how messages name it; `facts` fill in what it leaves out about the host.
     pub fn parse(file: &str, text: &str, facts: HostFacts) -> Result<Self, Problems> {
-        let tree = tree::parse(text).map_err(|problem| Problems::new(file, text, vec![problem]))?;
+        let tree = tree::parse(text).map_err(|problem| Problems::new(file, text, vec![*problem]))?;
         let mut reader = reader::Reader::default();
         let top = reader.fields(&keys::TOP, "the file", 0..0, &tree);
         let run = top.get("run").map(|entry| raw_run::read_run(&mut reader, entry.key.at.clone(), &entry.value));
@@ -116,13 +116,10 @@ impl Topology {
             }
             Some(entry) => {
                 let rig = raw::read_rig(&mut reader, entry.key.at.clone(), &entry.value);
-                Some(validate::validate(&mut reader, &rig, run.unwrap_or_default(), facts))
+                validate::validate(&mut reader, &rig, run.unwrap_or_default(), facts)
             }
         };
-        match topology {
-            Some(topology) if reader.problems.is_empty() => Ok(topology),
-            _ => Err(Problems::new(file, text, reader.problems)),
-        }
+        topology.ok_or_else(|| Problems::new(file, text, reader.problems))
     }
 
     /// The rig of a machine for which no file is given: one virtual card with all of the host's memory.

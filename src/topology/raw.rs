@@ -15,8 +15,8 @@ pub(super) struct RawRig {
     pub host: RawHost,
     pub cards: Vec<RawCard>,
     pub switches: Vec<At<String>>,
-    /// `None` where the file has no `links` at all.
-    pub links: Option<Vec<RawLink>>,
+    /// `None` where the file has no `links` at all; a link that could not be read is `None` in it.
+    pub links: Option<Vec<Option<RawLink>>>,
     pub peer: Vec<RawPair>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn read_rig(reader: &mut Reader, key_at: Range<usize>, item: &Item) -
     });
     let links = fields.get("links").map(|entry| {
         let items = reader.list("`links`", "- {from: host, to: gpu0, generation: 3, lanes: 16}", &entry.value);
-        items.iter().filter_map(|item| read_link(reader, item)).collect()
+        items.iter().map(|item| read_link(reader, item)).collect()
     });
     let peer = fields.get("peer").map_or_else(Vec::new, |entry| read_peer(reader, &entry.key.at, &entry.value));
     RawRig { at: key_at, host, cards, switches, links, peer }

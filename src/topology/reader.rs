@@ -20,6 +20,8 @@ pub(super) struct Fields<'t> {
     pub what: String,
     /// Where it is: its own key, or its first key.
     pub at: Range<usize>,
+    /// Whether it is a map at all; where not, that is the mistake and no key is missed.
+    is_map: bool,
     section: &'static Section,
     found: BTreeMap<&'static str, &'t Entry>,
 }
@@ -49,11 +51,12 @@ impl Reader {
         at: Range<usize>,
         item: &'t Item,
     ) -> Fields<'t> {
-        let mut fields = Fields { what: what.into(), at, section, found: BTreeMap::new() };
+        let mut fields = Fields { what: what.into(), at, is_map: true, section, found: BTreeMap::new() };
         let entries = match &item.shape {
             Shape::Map(entries) => entries.as_slice(),
             Shape::Empty => &[],
             Shape::Text(_) | Shape::List(_) => {
+                fields.is_map = false;
                 self.note(
                     Diagnostic::new(
                         Code::WrongType,
@@ -61,7 +64,7 @@ impl Reader {
                         format!("{} is {}", fields.what, item.describe()),
                     )
                     .allowed(format!("a map with the keys {}", key_names(section)))
-                    .fix(format!("write `{}: ...` on a line of its own, indented", first_key(section))),
+                    .fix(format!("write its keys on lines of their own, such as `{}: ...`", first_key(section))),
                 );
                 &[]
             }
@@ -233,6 +236,9 @@ impl Reader {
 
     /// Notes a key that must be there and is not.
     pub fn missing(&mut self, fields: &Fields<'_>, key: &'static str) {
+        if !fields.is_map {
+            return;
+        }
         self.note(
             Diagnostic::new(Code::MissingKey, fields.at.clone(), format!("{} has no `{key}`", fields.what))
                 .allowed(fields.allowed(key))

@@ -67,11 +67,13 @@ pub(super) fn clip(text: &str) -> String {
 }
 
 /// Parses one YAML document. A text that is not YAML, or passes the limits on size, depth and aliases, is one diagnostic.
-pub(super) fn parse(text: &str) -> Result<Item, Diagnostic> {
+pub(super) fn parse(text: &str) -> Result<Item, Box<Diagnostic>> {
     if text.len() > MAX_FILE_BYTES {
-        return Err(Diagnostic::new(Code::TooLarge, 0..0, format!("the file has {} bytes", text.len()))
-            .allowed(format!("at most {MAX_FILE_BYTES} bytes"))
-            .fix("check that this is the topology file"));
+        return Err(Box::new(
+            Diagnostic::new(Code::TooLarge, 0..0, format!("the file has {} bytes", text.len()))
+                .allowed(format!("at most {MAX_FILE_BYTES} bytes"))
+                .fix("check that this is the topology file"),
+        ));
     }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -94,7 +96,7 @@ pub(super) fn parse(text: &str) -> Result<Item, Diagnostic> {
         with_snippet: false,
     };
     let node: Spanned<Node> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| not_yaml(text, &error))?;
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| Box::new(not_yaml(text, &error)))?;
     Ok(item(text, node))
 }
 
@@ -104,8 +106,10 @@ fn not_yaml(text: &str, error: &serde_saphyr::Error) -> Diagnostic {
         formatter: &UserMessageFormatter,
         snippets: SnippetMode::Off,
     });
-    // The place is drawn below the message already.
-    let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
+    // The place is drawn below the message already, and the limits are named there, too.
+    let message = [" at line ", ": limits breached"]
+        .iter()
+        .fold(message.as_str(), |text, tail| text.split(tail).next().unwrap_or(text));
     Diagnostic::new(Code::Syntax, at, message)
         .allowed(format!(
             "one YAML document of `key: value` lines, at most {MAX_DEPTH} levels deep and {MAX_NODES} values long"
@@ -118,10 +122,19 @@ fn range(text: &str, location: &Location) -> Range<usize> {
     let span = location.span();
     let (start, len) = match (span.byte_offset(), span.byte_len()) {
         (Some(start), Some(len)) => (start, len),
-        _ => (0, 0),
+        _ => (offset(text, location), 0),
     };
     let inside = |byte: u64| text.floor_char_boundary(usize::try_from(byte).unwrap_or(usize::MAX).min(text.len()));
     inside(start)..inside(start.saturating_add(len))
+}
+
+/// The byte at a line and column: some errors have no other place.
+fn offset(text: &str, location: &Location) -> u64 {
+    let line = usize::try_from(location.line()).unwrap_or(0).saturating_sub(1);
+    let column = usize::try_from(location.column()).unwrap_or(0).saturating_sub(1);
+    let start: usize = text.split_inclusive('\n').take(line).map(str::len).sum();
+    let within = text.get(start..).unwrap_or("").chars().take(column).map(char::len_utf8).sum::<usize>();
+    (start + within) as u64
 }
 
 enum Node {

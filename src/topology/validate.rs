@@ -13,8 +13,8 @@ use super::tree::At;
 use super::wiring::check_links;
 use crate::units::{Bytes, CardId, Rate};
 
-/// The topology that a file declares. It holds only if the reader has noted nothing.
-pub(super) fn validate(reader: &mut Reader, rig: &RawRig, run: RawRun, facts: HostFacts) -> Topology {
+/// The topology that a file declares, if the reader has nothing to note about it.
+pub(super) fn validate(reader: &mut Reader, rig: &RawRig, run: RawRun, facts: HostFacts) -> Option<Topology> {
     let names = Names::collect(reader, rig);
     let host = check_host(reader, &rig.host, facts);
     let cards = check_cards(reader, rig);
@@ -22,7 +22,8 @@ pub(super) fn validate(reader: &mut Reader, rig: &RawRig, run: RawRun, facts: Ho
     let links = check_links(reader, &names, rig, &peer);
     let run = check_run(reader, &names, run, cards.len(), &peer);
     let switches = rig.switches.iter().map(|switch| switch.value.clone()).collect();
-    Topology::assemble(host, cards, switches, links, peer, run)
+    // Links that were refused may run in circles, and the graph's walks rely on there being none.
+    reader.problems.is_empty().then(|| Topology::assemble(host, cards, switches, links, peer, run))
 }
 
 fn check_host(reader: &mut Reader, raw: &RawHost, facts: HostFacts) -> Host {

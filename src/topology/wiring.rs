@@ -17,6 +17,10 @@ pub(super) fn check_links(reader: &mut Reader, names: &Names, rig: &RawRig, peer
     // Where a link was refused, a missing path is its consequence and no second mistake.
     let mut refused = false;
     for raw in raw {
+        let Some(raw) = raw else {
+            refused = true;
+            continue;
+        };
         let ends = (names.find(reader, "a link", &raw.from), names.find(reader, "a link", &raw.to));
         let (Some(from), Some(to)) = ends else {
             refused = true;
@@ -27,7 +31,7 @@ pub(super) fn check_links(reader: &mut Reader, names: &Names, rig: &RawRig, peer
             None => refused = true,
         }
     }
-    check_doubles(reader, names, &links);
+    refused |= check_doubles(reader, names, &links);
     for (link, raw) in links.iter().filter(|(link, _)| link.between_cards()) {
         if let (Place::Card(a), Place::Card(b)) = (link.from, link.to)
             && !peer.contains(&(a.min(b), a.max(b)))
@@ -163,7 +167,9 @@ fn check_measured(reader: &mut Reader, raw: &RawLink, link: &Link) {
     }
 }
 
-fn check_doubles(reader: &mut Reader, names: &Names, links: &[(Link, &RawLink)]) {
+/// Returns whether there are any.
+fn check_doubles(reader: &mut Reader, names: &Names, links: &[(Link, &RawLink)]) -> bool {
+    let before = reader.problems.len();
     for (number, (link, raw)) in links.iter().enumerate() {
         let pair = |link: &Link| (link.from.min(link.to), link.from.max(link.to));
         let earlier = links.get(..number).unwrap_or(&[]);
@@ -191,22 +197,27 @@ fn check_doubles(reader: &mut Reader, names: &Names, links: &[(Link, &RawLink)])
             );
         }
     }
+    reader.problems.len() > before
 }
 
 fn check_paths(reader: &mut Reader, names: &Names, rig: &RawRig, links: &[Link]) {
     for (card, raw) in (0..).map(CardId).zip(&rig.cards) {
+        let above = |end: Place| links.iter().find(|link| link.to == end && !link.between_cards());
         let mut end = Place::Card(card);
+        // A way longer than all links together runs in a circle.
         for _ in 0..=links.len() {
-            match links.iter().find(|link| link.to == end && !link.between_cards()) {
-                Some(link) => end = link.from,
-                None => break,
-            }
+            end = above(end).map_or(end, |link| link.from);
         }
         if rank(end) == 0 {
             continue;
         }
         let name = &raw.name.value;
-        let (found, fix) = if end == Place::Card(card) {
+        let (found, fix) = if above(end).is_some() {
+            (
+                format!("the way from `{name}` to the host runs in a circle through `{}`", names.of(end)),
+                "let one of the switches hang on `host`".to_owned(),
+            )
+        } else if end == Place::Card(card) {
             (
                 format!("nothing links `{name}` with the host"),
                 format!("add `- {{from: host, to: {name}, generation: 3, lanes: 16}}` to `links`"),

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod oracle;
+pub mod shapes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +59,7 @@ pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
         kind: CardKind::Virtual,
         memory: *memory,
         link: Rate(10e9),
+        rate: Rate(20e9),
     };
     all.iter().enumerate().map(budget).collect()
 }

@@ -25,14 +25,14 @@ pub fn folder() -> PathBuf {
 /// Every model of the folder.
 pub fn all() -> Vec<Oracle> {
     let folder = folder();
-    let mut found: Vec<Oracle> = std::fs::read_dir(folder.join("cases"))
+    let mut found: Vec<Oracle> = fs_err::read_dir(folder.join("cases"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|end| end == "json"))
         .map(|path| Oracle {
             name: path.file_stem().unwrap().to_str().unwrap().to_owned(),
             folder: folder.clone(),
-            case: serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap(),
+            case: serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap(),
         })
         .collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -56,7 +56,7 @@ pub fn ids(list: &Value) -> Vec<u32> {
 
 /// A float32 matrix.
 pub fn read_npy(path: &Path) -> Reference {
-    let file = npyz::NpyFile::new(std::io::BufReader::new(std::fs::File::open(path).unwrap())).unwrap();
+    let file = npyz::NpyFile::new(std::io::BufReader::new(fs_err::File::open(path).unwrap())).unwrap();
     let rows = file.shape()[0] as usize;
     Reference { rows, values: file.into_vec().unwrap() }
 }

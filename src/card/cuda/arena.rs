@@ -26,7 +26,7 @@ pub(super) struct Arena {
 
 #[derive(Default)]
 struct Regions {
-    of: HashMap<RegionId, (u64, usize)>,
+    of: HashMap<RegionId, (u64, usize, Arc<str>)>,
     promised: usize,
     end: usize,
 }
@@ -58,10 +58,11 @@ impl Arena {
         }
         let id = RegionId::fresh();
         let at = self.start + regions.end as u64;
-        regions.of.insert(id, (at, bytes.len()));
+        let what: Arc<str> = what.into();
+        regions.of.insert(id, (at, bytes.len(), Arc::clone(&what)));
         regions.promised += bytes.len();
         regions.end += bytes.len().next_multiple_of(ALIGN);
-        Ok(Region { card: self.card, id, bytes: bytes.len(), what: what.into() })
+        Ok(Region { card: self.card, id, bytes: bytes.len(), what })
     }
 
     pub(super) fn free(&self) -> Bytes {
@@ -74,12 +75,21 @@ impl Arena {
             return Err(format!("a span of {} was given to {}", span.card, self.card));
         }
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
-        let (at, bytes) = regions.of.get(&span.region).copied().ok_or_else(|| format!("there is no region {}", span.region.0))?;
+        let region = regions.of.get(&span.region).ok_or_else(|| format!("there is no region {}", span.region.0))?;
+        let (at, bytes) = (region.0, region.1);
         if span.offset.checked_add(span.bytes).is_none_or(|end| end > bytes) {
             let (offset, long) = (span.offset, span.bytes);
             return Err(format!("bytes {offset} to {offset} + {long} are outside their region of {bytes}"));
         }
         Ok(at + span.offset as u64)
+    }
+}
+
+impl Arena {
+    /// What a span's region is for.
+    pub(super) fn what(&self, span: &Span) -> String {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        regions.of.get(&span.region).map_or_else(|| format!("region {}", span.region.0), |region| region.2.to_string())
     }
 }
 

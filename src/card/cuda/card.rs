@@ -20,6 +20,7 @@ use super::page_lock::CudaPageLock;
 use crate::card::{
     Card, CardError, CardKind, Command, Event, HostSpan, Leases, PageLock, Region, Stream, Why,
 };
+use crate::card::check;
 use crate::ops::{AttentionShape, KvType};
 use crate::quant::QuantType;
 use crate::units::{Bytes, CardId};
@@ -151,7 +152,6 @@ impl CudaCard {
         Launch {
             kernels: &self.kernels,
             arena: &self.arena,
-            leases: &self.leases,
             stream: queue.stream,
             arch: self.device.arch,
             processors: self.device.processors as usize,
@@ -219,6 +219,10 @@ impl Card for CudaCard {
     }
 
     fn submit(&self, on: Stream, command: Command) -> Result<(), CardError> {
+        let refused = |reason| CardError::Refused { card: self.id(), stream: on, command: command.name(), reason };
+        let accesses = command.accesses();
+        check::command(CardKind::Cuda, &command, &accesses).map_err(refused)?;
+        check::leases(&self.leases, (self.id(), on, command.name()), &accesses, |span| self.arena.what(span))?;
         self.fault.begin(on, command.name())?;
         self.bind(on)?;
         let queue = self.queue(on);
@@ -227,9 +231,7 @@ impl Card for CudaCard {
         match launch.command(&command, &mut held.now) {
             Ok(()) => self.tidy(on, &mut held),
             Err(reason) if launch.begun.get() => Err(self.fault.broken(on, command.name(), reason)),
-            Err(reason) => {
-                Err(CardError::Refused { card: self.id(), stream: on, command: command.name(), reason })
-            }
+            Err(reason) => Err(refused(reason)),
         }
     }
 

@@ -4,10 +4,10 @@
 use bytemuck::{AnyBitPattern, Pod};
 
 use super::{Checked, Shared};
-use crate::card::command::{AttentionEnd, Cells, ExpertsInto, HeldExpert, Into, LinearPart, Routing};
+use crate::card::command::{self, AttentionEnd, Cells, ExpertsInto, HeldExpert, Into, LinearPart};
 use crate::card::{Command, HostSpan, Span};
 use crate::cpu::linear::{self, Epilogue, Pick, Product};
-use crate::cpu::{self, CellSlice, ExpertBlob, ExpertsOut, Queries, RouteInto};
+use crate::cpu::{self, CellSlice, ExpertBlob, ExpertsOut, Queries, RouteInto, Routing};
 
 /// Runs the command on the calling thread and the team.
 ///
@@ -34,7 +34,7 @@ pub(super) fn run(shared: &Shared, checked: &Checked) -> Result<(), String> {
             linear::linear(shared.isa, team, x, *rows, &mut products, scratch).map_err(|e| e.to_string())?;
             for part in parts {
                 if let Some(bias) = &part.bias {
-                    add_rows(at.write(&part.out)?, at.read(bias)?);
+                    cpu::add_bias(team, at.write(&part.out)?, at.read(bias)?);
                 }
             }
         }
@@ -68,33 +68,27 @@ pub(super) fn run(shared: &Shared, checked: &Checked) -> Result<(), String> {
                 ids: at.write(&routing.ids)?,
                 weights: at.write(&routing.weights)?,
                 groups: at.write(&routing.groups)?,
-                routed: routed.as_ref().map(|to| at.host_write(to)),
+                routed: routed.as_ref().map(|routed| at.host_write(routed)),
             };
             cpu::route(team, at.read(logits)?, routing.experts, rule, into);
         }
         Command::Experts { x, routing, layout, experts, into, scratch } => {
+            let routing = at.routing(routing, at.read(&routing.groups)?)?;
             let blob = |held: &HeldExpert| Ok(ExpertBlob { id: held.id, blob: at.read(&held.blob)? });
             let experts = experts.iter().map(blob).collect::<Result<Vec<_>, String>>()?;
             let out = match into {
                 ExpertsInto::Accumulate(out) => ExpertsOut::Accumulate(at.write(out)?),
-                ExpertsInto::Slots(slots) => ExpertsOut::Slots(at.write(slots)?),
+                ExpertsInto::Slots(out) => ExpertsOut::Slots(at.write(out)?),
             };
-            let routing = chosen(&at, routing, at.read(&routing.groups)?)?;
             cpu::run_experts(team, layout, at.read(x)?, &routing, &experts, out, at.write(scratch)?);
         }
         Command::Combine { routing, slots, host_slots, held, width, out } => {
-            let routing = chosen(&at, routing, &[])?;
+            let routing = at.routing(routing, &[])?;
             let host_slots = host_slots.as_ref().map(|slots| at.read(slots)).transpose()?;
             cpu::combine(team, &routing, at.read(slots)?, host_slots, held, *width, at.write(out)?);
         }
     }
     Ok(())
-}
-
-/// A router's choice; `groups` where the command reads them.
-fn chosen<'a>(at: &Bound<'a>, routing: &Routing, groups: &'a [u32]) -> Result<cpu::Routing<'a>, String> {
-    let Routing { rows, experts, top_k, .. } = *routing;
-    Ok(cpu::Routing { rows, experts, top_k, ids: at.read(&routing.ids)?, weights: at.read(&routing.weights)?, groups })
 }
 
 /// Whether an output is its input: then only the mutable slice is made.
@@ -116,12 +110,6 @@ fn products<'a>(at: &Bound<'a>, parts: &[LinearPart], into: Into) -> Result<Vec<
     parts.iter().map(product).collect()
 }
 
-fn add_rows(rows: &mut [f32], bias: &[f32]) {
-    for row in rows.chunks_exact_mut(bias.len().max(1)) {
-        row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-    }
-}
-
 /// Slices of the bytes that one checked command declares, while it runs.
 ///
 /// Its methods are only called with the command's own spans, as its accesses declare them: `write` for what it writes, `read`
@@ -140,6 +128,12 @@ impl<'a> Bound<'a> {
     fn write<T: Pod>(&self, span: &Span) -> Result<&'a mut [T], String> {
         // SAFETY: see `Bound`: what is written here is touched by nothing else of this command nor, while it runs, by another.
         unsafe { self.shared.memory.write(span) }
+    }
+
+    /// A choice as the kernels see it.
+    fn routing(&self, routing: &command::Routing, groups: &'a [u32]) -> Result<Routing<'a>, String> {
+        let &command::Routing { rows, experts, top_k, ids, weights, .. } = routing;
+        Ok(Routing { rows, experts, top_k, ids: self.read(&ids)?, weights: self.read(&weights)?, groups })
     }
 
     fn host_read(&self, span: &HostSpan) -> &'a [u8] {

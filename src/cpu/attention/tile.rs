@@ -52,7 +52,9 @@ pub(super) fn partial<L: Lanes>(queries: &[Query<'_>], scale: f32, tile: &Widene
     out.weights.resize(BLOCK * ATTENTION_TILE, 0.0);
     out.values.resize(BLOCK * stride, 0.0);
     let dim = queries[0].q.len();
-    assert!(tile.k.len() == dim * ATTENTION_TILE && tile.v.len() == ATTENTION_TILE * stride && stride % LANES == 0);
+    assert!(
+        tile.k.len() == dim * ATTENTION_TILE && tile.v.len() == ATTENTION_TILE * stride && stride.is_multiple_of(LANES)
+    );
     assert!(queries.iter().all(|query| query.q.len() == dim && 0 < query.seen && query.seen <= ATTENTION_TILE));
     let most = queries.iter().map(|query| query.seen).max().unwrap_or(0);
     let least = queries.iter().map(|query| query.seen).min().unwrap_or(0);

@@ -2,9 +2,9 @@
 //!
 //! | form | for | a block of 32 |
 //! |---|---|---|
-//! | floats | F32, F16, BF16 and what is dequantised | as they are |
-//! | bytes | weights of 4 to 6 bits | 32 x i8, scale f32, then as f32 the sums of all, of the first and of the last 16 |
-//! | words | Q8_0 and IQ4_NL, whose values need a sign and 8 bits | 32 x i16 (each four in the order 0 2 1 3), scale f32 |
+//! | floats | F32, F16, BF16 | as they are |
+//! | bytes | what is at most 6 unsigned bits with a scale and an offset: Q2_K to Q6_K, Q4, Q5, MXFP4 | 32 x i8, scale f32, then as f32 the sums of all, of the first and of the last 16 |
+//! | words | what has signed values up to 8 bits: Q8_0 and the I formats | 32 x i16 (each four in the order 0 2 1 3), scale f32 |
 //!
 //! `scale = max |x| / 127` (or 32767) and `q = round(x * (127 / max |x|))`, halves to even. A block whose largest value is
 //! below 1e-30 is zero; one with an infinity or a NaN gets a NaN scale, so that it shows in every output.
@@ -35,12 +35,12 @@ pub(super) enum Form {
 impl Form {
     pub(super) const fn of(ty: QuantType) -> Self {
         match ty {
-            QuantType::Q4_0 | QuantType::Q4_1 | QuantType::Q5_0 | QuantType::Q5_1 => Self::Bytes,
-            QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K | QuantType::MXFP4 => Self::Bytes,
-            QuantType::Q8_0 | QuantType::IQ4_NL => Self::Words,
             QuantType::F32 | QuantType::F16 | QuantType::BF16 => Self::Floats,
-            QuantType::Q2_K | QuantType::Q3_K | QuantType::IQ4_XS | QuantType::IQ3_S => Self::Floats,
-            QuantType::IQ2_XXS | QuantType::IQ2_XS | QuantType::IQ2_S | QuantType::IQ3_XXS => Self::Floats,
+            QuantType::Q4_0 | QuantType::Q4_1 | QuantType::Q5_0 | QuantType::Q5_1 | QuantType::MXFP4 => Self::Bytes,
+            QuantType::Q2_K | QuantType::Q3_K | QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K => Self::Bytes,
+            QuantType::Q8_0 | QuantType::IQ4_NL | QuantType::IQ4_XS => Self::Words,
+            QuantType::IQ2_XXS | QuantType::IQ2_XS | QuantType::IQ2_S => Self::Words,
+            QuantType::IQ3_XXS | QuantType::IQ3_S => Self::Words,
         }
     }
 

@@ -3,6 +3,8 @@
 use super::activation::{BLOCK, BYTES_BLOCK, Form, TINY, WORDS_BLOCK};
 use super::part::{CHUNK, Task};
 use crate::quant::codebook::{IQ4_VALUES, MXFP4_VALUES};
+use crate::quant::iblock::{self, Group};
+use crate::quant::kblock::q3_scale;
 use crate::quant::{QuantType, dequantize, half_at, mxfp4_scale, scale_min};
 
 /// Added to MXFP4 values to make them unsigned.
@@ -89,23 +91,16 @@ fn f32_at(bytes: &[u8], at: usize) -> f32 {
 /// Groups of eight: even and odd elements apart, then both, then onto the sum.
 fn dot_floats(ty: QuantType, w: &[u8], x: &[u8]) -> f32 {
     let mut sum = 0.0;
-    let len = ty.block_len().max(8);
-    let w_bytes = len / ty.block_len() * ty.block_bytes();
-    let mut values = [0.0; 256];
-    for (w, x) in w.chunks(w_bytes).zip(x.chunks(4 * len)) {
-        values.fill(0.0);
-        // The lengths fit: `w` is a whole number of blocks, `x` as many elements.
+    for (w, x) in w.chunks(8 * ty.block_bytes()).zip(x.chunks(32)) {
+        let (mut values, mut even, mut odd) = ([0.0; 8], 0.0_f32, 0.0_f32);
         let fits = dequantize(ty, w, &mut values[..x.len() / 4]);
-        debug_assert!(fits.is_ok());
-        for (w, x) in values.chunks_exact(8).zip(x.chunks(32)) {
-            let (mut even, mut odd) = (0.0_f32, 0.0_f32);
-            for k in (0..8).step_by(2) {
-                let x = |k: usize| if 4 * k < x.len() { f32_at(x, 4 * k) } else { 0.0 };
-                even = w[k].mul_add(x(k), even);
-                odd = w[k + 1].mul_add(x(k + 1), odd);
-            }
-            sum += even + odd;
+        debug_assert!(fits.is_ok(), "as many elements as activations");
+        let x = |k: usize| if 4 * k < x.len() { f32_at(x, 4 * k) } else { 0.0 };
+        for k in (0..8).step_by(2) {
+            even = values[k].mul_add(x(k), even);
+            odd = values[k + 1].mul_add(x(k + 1), odd);
         }
+        sum += even + odd;
     }
     sum
 }
@@ -152,6 +147,7 @@ fn unsigned(ty: QuantType, w: &[u8], group: usize) -> ([u8; 32], Scales) {
         let (scale, min) = scale_min(&w[4..16], group);
         Scales::One((d * f32::from(scale), -half_at(w, 2) * f32::from(min)))
     };
+    let (half, quarter) = (group / 4, group % 4);
     match ty {
         QuantType::Q4_0 => (std::array::from_fn(|k| nibble(2, k)), centred(8.0)),
         QuantType::Q4_1 => (std::array::from_fn(|k| nibble(4, k)), Scales::One((d, half_at(w, 2)))),
@@ -164,8 +160,23 @@ fn unsigned(ty: QuantType, w: &[u8], group: usize) -> ([u8; 32], Scales) {
             let u = |k| (MXFP4_VALUES[usize::from(nibble(1, k))] + MXFP4_OFFSET) as u8;
             (std::array::from_fn(u), Scales::One((d, -f32::from(MXFP4_OFFSET) * d)))
         }
+        QuantType::Q2_K => {
+            let scale = |side: usize| {
+                let packed = w[2 * group + side];
+                (half_at(w, 80) * f32::from(packed & 15), -half_at(w, 82) * f32::from(packed >> 4))
+            };
+            let u = |k: usize| w[16 + 32 * half + k] >> (2 * quarter) & 3;
+            (std::array::from_fn(u), Scales::Two(scale(0), scale(1)))
+        }
+        QuantType::Q3_K => {
+            let scale = |side: usize| {
+                let d = half_at(w, 108) * (f32::from(q3_scale(&w[96..108], 2 * group + side)) - 32.0);
+                (d, -4.0 * d)
+            };
+            let u = |k: usize| w[32 + 32 * half + k] >> (2 * quarter) & 3 | (w[k] >> group & 1) << 2;
+            (std::array::from_fn(u), Scales::Two(scale(0), scale(1)))
+        }
         _ => {
-            let (half, quarter) = (group / 4, group % 4);
             let u = |k: usize| {
                 let low = w[64 * half + 32 * (quarter % 2) + k] >> (4 * (quarter / 2)) & 15;
                 low | (w[128 + 32 * half + k] >> (2 * quarter) & 3) << 4
@@ -181,19 +192,39 @@ fn unsigned(ty: QuantType, w: &[u8], group: usize) -> ([u8; 32], Scales) {
 
 fn dot_words(ty: QuantType, w: &[u8], x: &[u8]) -> f32 {
     let mut sum = 0.0_f32;
-    for (w, x) in w.chunks_exact(ty.block_bytes()).zip(x.chunks_exact(WORDS_BLOCK)) {
-        let value = |k: usize| match ty {
-            QuantType::Q8_0 => w[2 + k] as i8,
-            _ => IQ4_VALUES[usize::from(w[2 + k % 16] >> (4 * (k / 16)) & 15)],
-        };
-        for half in 0..2 {
-            let mut dot = 0;
-            for i in 16 * half..16 * half + 16 {
-                let word = i16::from_le_bytes([x[2 * i], x[2 * i + 1]]);
-                dot += i32::from(value(i / 4 * 4 + WORD_ORDER[i % 4])) * i32::from(word);
+    let groups = ty.block_len() / BLOCK;
+    for (w, x) in w.chunks_exact(ty.block_bytes()).zip(x.chunks_exact(groups * WORDS_BLOCK)) {
+        for (group, x) in x.chunks_exact(WORDS_BLOCK).enumerate() {
+            let (values, scales) = signed(ty, w, group);
+            for (half, scale) in scales.iter().enumerate() {
+                let mut dot = 0;
+                for i in 16 * half..16 * half + 16 {
+                    let word = i16::from_le_bytes([x[2 * i], x[2 * i + 1]]);
+                    dot += i32::from(values[i / 4 * 4 + WORD_ORDER[i % 4]]) * i32::from(word);
+                }
+                sum = (scale * dot as f32).mul_add(f32_at(x, 64), sum);
             }
-            sum = (half_at(w, 0) * dot as f32).mul_add(f32_at(x, 64), sum);
         }
     }
     sum
+}
+
+/// The 32 elements of group `group` of a block as signed values with the scales of their halves.
+fn signed(ty: QuantType, w: &[u8], group: usize) -> ([i8; 32], [f32; 2]) {
+    let d = half_at(w, 0);
+    let looked_up =
+        |(values, factors): Group| (bytemuck::cast(values.map(u64::to_le)), [d * factors[0], d * factors[1]]);
+    match ty {
+        QuantType::Q8_0 => (std::array::from_fn(|k| w[2 + k] as i8), [d; 2]),
+        QuantType::IQ4_NL => {
+            let value = |k: usize| IQ4_VALUES[usize::from(w[2 + k % 16] >> (4 * (k / 16)) & 15)];
+            (std::array::from_fn(value), [d; 2])
+        }
+        QuantType::IQ4_XS => looked_up(iblock::iq4_xs(w, group)),
+        QuantType::IQ2_XXS => looked_up(iblock::iq2_xxs(w, group)),
+        QuantType::IQ2_XS => looked_up(iblock::iq2_xs(w, group)),
+        QuantType::IQ2_S => looked_up(iblock::iq2_s(w, group)),
+        QuantType::IQ3_XXS => looked_up(iblock::iq3_xxs(w, group)),
+        _ => looked_up(iblock::iq3_s(w, group)),
+    }
 }

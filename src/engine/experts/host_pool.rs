@@ -48,7 +48,7 @@ impl HostPool {
     /// # Errors
     /// When a host access is not ordered, or the layer has no experts.
     pub fn run(&mut self, at: &HostLayer<'_>) -> Result<usize, EngineError> {
-        let ids = at.ids.read(|bytes| bytemuck::pod_collect_to_vec::<u8, u32>(bytes))?;
+        let ids = at.ids.read(bytemuck::pod_collect_to_vec::<u8, u32>)?;
         let missing = || EngineError::Mismatch(format!("layer {} has no experts", at.layer));
         let layout = Arc::clone(self.arena.layer(at.layer).ok_or_else(missing)?.layout());
         let mut wanted: Vec<u32> = ids.iter().copied().filter(|id| !at.held.contains(ExpertId(*id))).collect();

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::SamplerSettings;
-use crate::text::TokenId;
+use crate::units::TokenId;
 
 /// What the last tokens of the sequence do to their logits.
 #[derive(Clone, Debug)]

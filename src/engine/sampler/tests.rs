@@ -31,7 +31,8 @@ fn broken_logits_are_errors() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    let cases: [(&str, fn(&mut SamplerSettings)); 13] = [
+    type Change = fn(&mut SamplerSettings);
+    let cases: [(&str, Change); 13] = [
         ("temperature", |s| s.temperature = -0.1),
         ("temperature", |s| s.temperature = f32::NAN),
         ("temperature", |s| s.temperature = f32::INFINITY),

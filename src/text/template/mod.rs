@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
-use minijinja_contrib::pycompat;
 use serde::Serialize;
 
 pub use clock::Moment;
@@ -94,7 +93,7 @@ impl ChatTemplate {
         environment.set_syntax(syntax.map_err(|error| syntax_error(&error))?);
         environment.set_fuel(Some(FUEL));
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(python::call_method);
         environment.set_formatter(python::write_value);
         environment.add_filter("tojson", python::to_json);
         environment.add_function("raise_exception", raise_exception);

@@ -5,6 +5,7 @@ use std::io;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
+use minijinja_contrib::pycompat;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 
@@ -22,6 +23,24 @@ pub(super) fn write_value(out: &mut Output<'_>, _state: &mut State<'_, '_>, valu
     written.map_err(|error| Error::new(ErrorKind::WriteFailure, "the prompt could not be written").with_source(error))
 }
 
+/// The methods of Python's types that the template engine does not have itself.
+pub(super) fn call_method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let strip: for<'t> fn(&'t str, &str) -> Option<&'t str> = match name {
+        "removeprefix" => |text, part| text.strip_prefix(part),
+        "removesuffix" => |text, part| text.strip_suffix(part),
+        _ => return pycompat::unknown_method_callback(state, value, name, args),
+    };
+    let (Some(text), [part]) = (value.as_str(), args) else {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("{name} is for strings and takes one")));
+    };
+    Ok(Value::from(strip(text, part.as_str().unwrap_or_default()).unwrap_or(text)))
+}
+
 /// Python's `repr`.
 fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
@@ -32,12 +51,17 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
         ValueKind::Number => out.push_str(&float(f64::try_from(value.clone())?)),
         ValueKind::String => quote(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
+            let (open, close) = match (value.is_tuple(), value.len()) {
+                (true, Some(1)) => ("(", ",)"),
+                (true, _) => ("(", ")"),
+                (false, _) => ("[", "]"),
+            };
+            out.push_str(open);
             for (index, item) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
                 repr(&item, out)?;
             }
-            out.push(']');
+            out.push_str(close);
         }
         ValueKind::Map => {
             out.push('{');

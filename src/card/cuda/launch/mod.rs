@@ -17,13 +17,12 @@ use super::arena::Arena;
 use super::kernels::{Grid, Kernels};
 use super::module::Module;
 use crate::card::command::Command;
-use crate::card::{HostSpan, Leases, Span};
+use crate::card::{HostSpan, Span};
 
 /// What launching a command needs of its card, and how far it came.
 pub(super) struct Launch<'a> {
     pub(super) kernels: &'a Kernels,
     pub(super) arena: &'a Arena,
-    pub(super) leases: &'a Leases,
     pub(super) stream: sys::CUstream,
     /// Compute capability.
     pub(super) arch: u32,
@@ -71,9 +70,6 @@ impl Launch<'_> {
     fn at_least(&self, span: &Span, bytes: usize, what: &str) -> Result<u64, String> {
         if span.bytes < bytes {
             return Err(format!("{what} has {} bytes, {bytes} are needed", span.bytes));
-        }
-        if span.lease.is_some_and(|lease| !self.leases.is_live(lease)) {
-            return Err(format!("{what} is used through a lease that has ended"));
         }
         let address = self.arena.address(span).map_err(|reason| format!("{what}: {reason}"))?;
         if address % 4 != 0 && bytes > 0 {

@@ -1,8 +1,8 @@
-//! Blocks of eight rows as registers whose lanes are the rows.
+//! Blocks of eight rows as registers whose lanes are the rows; the formats with blocks of 32.
 
 use std::arch::x86_64::*;
 
-use super::step::{Signed, Sink, Unsigned, UnsignedHalves};
+use super::step::{Signed, Sink, Unsigned};
 use crate::cpu::linear::scalar::MXFP4_OFFSET;
 use crate::quant::codebook::{IQ4_VALUES, MXFP4_VALUES};
 
@@ -13,24 +13,16 @@ pub(super) type Rows = [*const u8; 8];
 pub(super) trait Block {
     /// Elements of a block.
     const LEN: usize;
-    /// Its bytes; 0 when only [`Block::bytes`] knows.
+    /// Its bytes.
     const BYTES: usize;
-
-    /// Bytes of a block.
-    #[inline(always)]
-    fn bytes(&self) -> usize {
-        Self::BYTES
-    }
 
     /// Hands the block's groups to the sink in ascending order. `x_at`: where the activations of the block begin in their
     /// row, in bytes.
     ///
     /// # Safety
     /// AVX2, FMA and F16C exist; each of `rows` points at a block, and the sink's rows have activations for it.
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S);
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S);
 }
-
-const BYTES_BLOCK: usize = crate::cpu::linear::activation::BYTES_BLOCK;
 
 /// Four columns of 32 bits: register `c` has bytes `at + 4 c .. at + 4 c + 4` of each row.
 ///
@@ -62,7 +54,7 @@ pub(super) unsafe fn columns(rows: &Rows, at: usize) -> [__m256i; 4] {
 /// # Safety
 /// As for [`columns`], with 32 bytes.
 #[inline(always)]
-unsafe fn columns8(rows: &Rows, at: usize) -> [__m256i; 8] {
+pub(super) unsafe fn columns8(rows: &Rows, at: usize) -> [__m256i; 8] {
     // SAFETY: the caller vouches for the bytes.
     unsafe {
         let ([a, b, c, d], [e, f, g, h]) = (columns(rows, at), columns(rows, at + 16));
@@ -75,7 +67,7 @@ unsafe fn columns8(rows: &Rows, at: usize) -> [__m256i; 8] {
 /// # Safety
 /// AVX2 exists; four bytes are readable.
 #[inline(always)]
-unsafe fn dwords(rows: &Rows, at: usize) -> __m256i {
+pub(super) unsafe fn dwords(rows: &Rows, at: usize) -> __m256i {
     // SAFETY: the caller vouches for the bytes.
     unsafe {
         let v = |i: usize| rows[i].add(at).cast::<i32>().read_unaligned();
@@ -88,7 +80,7 @@ unsafe fn dwords(rows: &Rows, at: usize) -> __m256i {
 /// # Safety
 /// AVX2 and F16C exist.
 #[inline(always)]
-unsafe fn half_pairs(pairs: __m256i) -> (__m256, __m256) {
+pub(super) unsafe fn half_pairs(pairs: __m256i) -> (__m256, __m256) {
     // SAFETY: only registers.
     unsafe {
         let low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff));
@@ -103,7 +95,7 @@ unsafe fn half_pairs(pairs: __m256i) -> (__m256, __m256) {
 /// # Safety
 /// AVX2 and F16C exist; two bytes are readable.
 #[inline(always)]
-unsafe fn halves(rows: &Rows, at: usize) -> __m256 {
+pub(super) unsafe fn halves(rows: &Rows, at: usize) -> __m256 {
     // SAFETY: the caller vouches for the bytes.
     unsafe {
         let v = |i: usize| rows[i].add(at).cast::<i16>().read_unaligned();
@@ -116,7 +108,7 @@ unsafe fn halves(rows: &Rows, at: usize) -> __m256 {
 /// # Safety
 /// AVX2 exists.
 #[inline(always)]
-unsafe fn nibbles(q: [__m256i; 4]) -> [__m256i; 8] {
+pub(super) unsafe fn nibbles(q: [__m256i; 4]) -> [__m256i; 8] {
     // SAFETY: only registers.
     unsafe {
         let low = |v| _mm256_and_si256(v, _mm256_set1_epi8(15));
@@ -151,7 +143,7 @@ unsafe fn with_fifth(w: &mut [__m256i; 8], bits: __m256i) {
 /// # Safety
 /// AVX2 exists.
 #[inline(always)]
-unsafe fn table(values: [i8; 16]) -> __m256i {
+pub(super) unsafe fn table(values: [i8; 16]) -> __m256i {
     // SAFETY: the array has the 16 bytes.
     unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast())) }
 }
@@ -163,16 +155,13 @@ pub(super) struct Q5_1;
 pub(super) struct MXFP4;
 pub(super) struct Q8_0;
 pub(super) struct IQ4NL;
-pub(super) struct Q4K;
-pub(super) struct Q5K;
-pub(super) struct Q6K;
 
 impl Block for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: offsets are inside the block; the caller vouches for the rest.
         unsafe {
             let d = halves(rows, 0);
@@ -187,7 +176,7 @@ impl Block for Q4_1 {
     const BYTES: usize = 20;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: offsets are inside the block; the caller vouches for the rest.
         unsafe {
             let (d, m) = half_pairs(dwords(rows, 0));
@@ -201,7 +190,7 @@ impl Block for Q5_0 {
     const BYTES: usize = 22;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: offsets are inside the block; the caller vouches for the rest.
         unsafe {
             let d = halves(rows, 0);
@@ -218,7 +207,7 @@ impl Block for Q5_1 {
     const BYTES: usize = 24;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: offsets are inside the block; the caller vouches for the rest.
         unsafe {
             let (d, m) = half_pairs(dwords(rows, 0));
@@ -234,7 +223,7 @@ impl Block for MXFP4 {
     const BYTES: usize = 17;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         const UNSIGNED: [i8; 16] = {
             let mut values = MXFP4_VALUES;
             let mut i = 0;
@@ -254,7 +243,10 @@ impl Block for MXFP4 {
             let d = _mm256_castsi256_ps(bits);
             let m = _mm256_mul_ps(d, _mm256_set1_ps(-f32::from(MXFP4_OFFSET)));
             let values = table(UNSIGNED);
-            let w = nibbles(columns(rows, 1)).map(|n| _mm256_shuffle_epi8(values, n));
+            let mut w = nibbles(columns(rows, 1));
+            for w in &mut w {
+                *w = _mm256_shuffle_epi8(values, *w);
+            }
             sink.take(x_at, &Unsigned::<4> { w, d, m });
         }
     }
@@ -265,7 +257,7 @@ impl Block for MXFP4 {
 /// # Safety
 /// AVX2 exists.
 #[inline(always)]
-unsafe fn words(q: [__m256i; 4]) -> [__m256i; 8] {
+pub(super) unsafe fn words(q: [__m256i; 4]) -> [__m256i; 8] {
     // SAFETY: only registers.
     unsafe {
         let even = |v| _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(v));
@@ -279,7 +271,7 @@ impl Block for Q8_0 {
     const BYTES: usize = 34;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: offsets are inside the block; the caller vouches for the rest.
         unsafe {
             let d = halves(rows, 0);
@@ -294,154 +286,18 @@ impl Block for IQ4NL {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: offsets are inside the block; the caller vouches for the rest.
         unsafe {
             let d = halves(rows, 0);
             let values = table(IQ4_VALUES);
-            let [a, b, c, e, f, g, h, i] = nibbles(columns(rows, 2)).map(|n| _mm256_shuffle_epi8(values, n));
+            let mut w = nibbles(columns(rows, 2));
+            for w in &mut w {
+                *w = _mm256_shuffle_epi8(values, *w);
+            }
+            let [a, b, c, e, f, g, h, i] = w;
             sink.take(x_at, &Signed::<0> { w: words([a, b, c, e]), d });
             sink.take(x_at, &Signed::<1> { w: words([f, g, h, i]), d });
-        }
-    }
-}
-
-/// The 6-bit scales and minima of a Q4_K or Q5_K block: two registers each, sub-block `j` in byte `j % 4` of register `j / 4`;
-/// and the block's own two factors, the minimum's negated.
-struct KScales {
-    scales: [__m256i; 2],
-    mins: [__m256i; 2],
-    d: __m256,
-    minus_dmin: __m256,
-}
-
-impl KScales {
-    /// # Safety
-    /// AVX2 and F16C exist; each row points at a block.
-    #[inline(always)]
-    unsafe fn read(rows: &Rows) -> Self {
-        // SAFETY: the block begins with these 16 bytes.
-        unsafe {
-            let [pair, a, b, c] = columns(rows, 0);
-            let (d, dmin) = half_pairs(pair);
-            let six = _mm256_set1_epi8(63);
-            let four = _mm256_set1_epi8(15);
-            let two = _mm256_set1_epi8(0x30);
-            let scales = _mm256_or_si256(_mm256_and_si256(c, four), _mm256_and_si256(_mm256_srli_epi16::<2>(a), two));
-            let mins = _mm256_or_si256(
-                _mm256_and_si256(_mm256_srli_epi16::<4>(c), four),
-                _mm256_and_si256(_mm256_srli_epi16::<2>(b), two),
-            );
-            Self {
-                scales: [_mm256_and_si256(a, six), scales],
-                mins: [_mm256_and_si256(b, six), mins],
-                d,
-                minus_dmin: _mm256_xor_ps(dmin, _mm256_set1_ps(-0.0)),
-            }
-        }
-    }
-
-    /// Scale and minimum of sub-block `j`.
-    ///
-    /// # Safety
-    /// AVX2 exists.
-    #[inline(always)]
-    unsafe fn get(&self, j: usize) -> (__m256, __m256) {
-        // SAFETY: only registers.
-        unsafe {
-            let shift = _mm_cvtsi32_si128(8 * (j % 4) as i32);
-            let byte = |v| _mm256_and_si256(_mm256_srl_epi32(v, shift), _mm256_set1_epi32(255));
-            let scale = _mm256_cvtepi32_ps(byte(self.scales[j / 4]));
-            let min = _mm256_cvtepi32_ps(byte(self.mins[j / 4]));
-            (_mm256_mul_ps(self.d, scale), _mm256_mul_ps(self.minus_dmin, min))
-        }
-    }
-}
-
-impl Block for Q4K {
-    const LEN: usize = 256;
-    const BYTES: usize = 144;
-
-    #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
-        // SAFETY: offsets are inside the block; the caller vouches for the rest.
-        unsafe {
-            let scales = KScales::read(rows);
-            for pair in 0..4 {
-                let q = columns8(rows, 16 + 32 * pair);
-                let (d, m) = scales.get(2 * pair);
-                let w = q.map(|q| _mm256_and_si256(q, _mm256_set1_epi8(15)));
-                sink.take(x_at + 2 * pair * BYTES_BLOCK, &Unsigned::<8> { w, d, m });
-                let (d, m) = scales.get(2 * pair + 1);
-                let w = q.map(|q| _mm256_and_si256(_mm256_srli_epi16::<4>(q), _mm256_set1_epi8(15)));
-                sink.take(x_at + (2 * pair + 1) * BYTES_BLOCK, &Unsigned::<8> { w, d, m });
-            }
-        }
-    }
-}
-
-impl Block for Q5K {
-    const LEN: usize = 256;
-    const BYTES: usize = 176;
-
-    #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
-        // SAFETY: offsets are inside the block; the caller vouches for the rest.
-        unsafe {
-            let scales = KScales::read(rows);
-            let high = columns8(rows, 16);
-            for pair in 0..4 {
-                let q = columns8(rows, 48 + 32 * pair);
-                for side in 0..2 {
-                    let j = 2 * pair + side;
-                    let (d, m) = scales.get(j);
-                    let shift = _mm_cvtsi32_si128(4 * side as i32);
-                    let bit = _mm_cvtsi32_si128(j as i32);
-                    let w = std::array::from_fn(|i| {
-                        let low = _mm256_and_si256(_mm256_srl_epi16(q[i], shift), _mm256_set1_epi8(15));
-                        let fifth = _mm256_and_si256(_mm256_srl_epi16(high[i], bit), _mm256_set1_epi8(1));
-                        _mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth))
-                    });
-                    sink.take(x_at + j * BYTES_BLOCK, &Unsigned::<4> { w, d, m });
-                }
-            }
-        }
-    }
-}
-
-impl Block for Q6K {
-    const LEN: usize = 256;
-    const BYTES: usize = 210;
-
-    #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
-        // SAFETY: offsets are inside the block; the caller vouches for the rest.
-        unsafe {
-            let d = halves(rows, 208);
-            let scales = columns(rows, 192);
-            for half in 0..2 {
-                let high = columns8(rows, 128 + 32 * half);
-                let low = [columns8(rows, 64 * half), columns8(rows, 64 * half + 32)];
-                for quarter in 0..4 {
-                    let shift = _mm_cvtsi32_si128(4 * (quarter / 2) as i32);
-                    let top = _mm_cvtsi32_si128(2 * quarter as i32);
-                    let low = &low[quarter % 2];
-                    let w = std::array::from_fn(|i| {
-                        let low = _mm256_and_si256(_mm256_srl_epi16(low[i], shift), _mm256_set1_epi8(15));
-                        let high = _mm256_and_si256(_mm256_srl_epi16(high[i], top), _mm256_set1_epi8(3));
-                        _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
-                    });
-                    let packed = scales[2 * half + quarter / 2];
-                    let scale = |side: usize| {
-                        let left = _mm_cvtsi32_si128(24 - 8 * (quarter % 2 * 2 + side) as i32);
-                        let value = _mm256_srai_epi32::<24>(_mm256_sll_epi32(packed, left));
-                        _mm256_mul_ps(d, _mm256_cvtepi32_ps(value))
-                    };
-                    let d = [scale(0), scale(1)];
-                    let m = d.map(|d| _mm256_mul_ps(d, _mm256_set1_ps(-32.0)));
-                    sink.take(x_at + (4 * half + quarter) * BYTES_BLOCK, &UnsignedHalves { w, d, m });
-                }
-            }
         }
     }
 }

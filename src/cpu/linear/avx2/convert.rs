@@ -1,16 +1,22 @@
-//! Formats that are multiplied as floats: F32, F16, BF16, and all that is dequantised first.
+//! Formats that are multiplied as floats: F32, F16, BF16.
 
 use std::arch::x86_64::*;
 
-use super::block::{Block, Rows, columns};
+use super::block::{Block, Rows, columns, half_pairs};
 use super::step::{Floats, Sink};
 use crate::quant::{QuantType, dequantize};
 
 pub(super) struct F32;
 pub(super) struct F16;
 pub(super) struct BF16;
-/// Any format with blocks of 256, through its exact values.
-pub(super) struct Dequantised(pub(super) QuantType);
+
+/// # Safety
+/// AVX2 exists.
+#[inline(always)]
+unsafe fn as_floats(v: [__m256i; 8]) -> [__m256; 8] {
+    // SAFETY: both are 32 bytes of any value.
+    unsafe { std::mem::transmute(v) }
+}
 
 /// # Safety
 /// AVX2 and FMA exist; each row points at eight floats.
@@ -19,8 +25,7 @@ unsafe fn feed_floats<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
     // SAFETY: the caller vouches for the 32 bytes.
     unsafe {
         let ([a, b, c, d], [e, f, g, h]) = (columns(rows, 0), columns(rows, 16));
-        let w = [a, b, c, d, e, f, g, h].map(|v| _mm256_castsi256_ps(v));
-        sink.take(x_at, &Floats { w });
+        sink.take(x_at, &Floats { w: as_floats([a, b, c, d, e, f, g, h]) });
     }
 }
 
@@ -29,7 +34,7 @@ impl Block for F32 {
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight floats.
         unsafe { feed_floats(rows, x_at, sink) }
     }
@@ -40,17 +45,14 @@ impl Block for F16 {
     const BYTES: usize = 16;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight halves, 16 bytes.
         unsafe {
-            let pairs = columns(rows, 0).map(|v| {
-                let low = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
-                let high = _mm256_srli_epi32::<16>(v);
-                let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
-                (_mm256_cvtph_ps(_mm256_castsi256_si128(both)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)))
-            });
-            let [(a, b), (c, d), (e, f), (g, h)] = pairs;
-            sink.take(x_at, &Floats { w: [a, b, c, d, e, f, g, h] });
+            let mut w = [_mm256_setzero_ps(); 8];
+            for (w, pairs) in w.chunks_exact_mut(2).zip(columns(rows, 0)) {
+                (w[0], w[1]) = half_pairs(pairs);
+            }
+            sink.take(x_at, &Floats { w });
         }
     }
 }
@@ -60,40 +62,15 @@ impl Block for BF16 {
     const BYTES: usize = 16;
 
     #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
+    unsafe fn feed<S: Sink>(rows: &Rows, x_at: usize, sink: &mut S) {
         // SAFETY: a block is eight 16-bit floats.
         unsafe {
-            let pairs = columns(rows, 0).map(|v| {
-                let high = _mm256_and_si256(v, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-                (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(v)), _mm256_castsi256_ps(high))
-            });
-            let [(a, b), (c, d), (e, f), (g, h)] = pairs;
-            sink.take(x_at, &Floats { w: [a, b, c, d, e, f, g, h] });
-        }
-    }
-}
-
-impl Block for Dequantised {
-    const LEN: usize = 256;
-    const BYTES: usize = 0;
-
-    fn bytes(&self) -> usize {
-        self.0.block_bytes()
-    }
-
-    #[inline(always)]
-    unsafe fn feed<S: Sink>(&self, rows: &Rows, x_at: usize, sink: &mut S) {
-        let mut values = [[0.0_f32; 256]; 8];
-        // SAFETY: each row points at a block of this format; the copies have 256 floats each.
-        unsafe {
-            for (row, values) in rows.iter().zip(&mut values) {
-                let fits = dequantize(self.0, std::slice::from_raw_parts(*row, self.0.block_bytes()), values);
-                debug_assert!(fits.is_ok());
+            let mut w = [_mm256_setzero_ps(); 8];
+            for (w, pairs) in w.chunks_exact_mut(2).zip(columns(rows, 0)) {
+                w[0] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
+                w[1] = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32)));
             }
-            for k in (0..256).step_by(8) {
-                let rows = std::array::from_fn(|i| values[i].as_ptr().add(k).cast());
-                feed_floats(&rows, x_at + 4 * k, sink);
-            }
+            sink.take(x_at, &Floats { w });
         }
     }
 }
@@ -114,7 +91,6 @@ pub(super) unsafe fn feed_rest<S: Sink>(ty: QuantType, rows: &Rows, rest: usize,
         }
         let rows = std::array::from_fn(|i| values[i].as_ptr().cast());
         let ([a, b, c, d], [e, f, g, h]) = (columns(&rows, 0), columns(&rows, 16));
-        let w = [a, b, c, d, e, f, g, h].map(|v| _mm256_castsi256_ps(v));
-        sink.take_rest(x_at, rest, &Floats { w });
+        sink.take_rest(x_at, rest, &Floats { w: as_floats([a, b, c, d, e, f, g, h]) });
     }
 }

@@ -12,7 +12,8 @@ use crate::cpu::linear::activation::{BLOCK, BYTES_BLOCK, TINY, WORDS_BLOCK};
 unsafe fn rounded(x: *const f32, steps: f32) -> ([__m256i; 4], f32) {
     // SAFETY: the caller vouches for the floats.
     unsafe {
-        let x: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(x.add(8 * i)));
+        let load = |i: usize| _mm256_loadu_ps(x.add(8 * i));
+        let x = [load(0), load(1), load(2), load(3)];
         let bits = |v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff));
         // Bits of magnitudes are ordered as the magnitudes are, with infinity and NaN on top.
         let pair = _mm256_max_epi32(_mm256_max_epi32(bits(x[0]), bits(x[1])), _mm256_max_epi32(bits(x[2]), bits(x[3])));
@@ -27,7 +28,8 @@ unsafe fn rounded(x: *const f32, steps: f32) -> ([__m256i; 4], f32) {
             return ([_mm256_setzero_si256(); 4], 0.0);
         }
         let inverse = _mm256_set1_ps(steps / largest);
-        (x.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse))), largest / steps)
+        let round = |x| _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse));
+        ([round(x[0]), round(x[1]), round(x[2]), round(x[3])], largest / steps)
     }
 }
 

@@ -1,0 +1,148 @@
+//! What layers need of a card, layer by layer, so that a range of layers is a cheap sum.
+
+use super::memory::{self, ALIGN, Buffer, Use, head_block, row_block, rows};
+use super::{CardBudget, Request};
+use crate::card::command::Phase;
+use crate::card::{CardKind, scratch};
+use crate::model::{AttentionSpec, DenseSpec, ExpertsSpec, Ffn, LayerSpec, Mixer};
+use crate::ops::CellLayout;
+use crate::units::Bytes;
+
+/// What a run of layers needs of its card.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Needs {
+    bytes: [usize; Use::ALL.len()],
+    /// Experts of the layers.
+    pub experts: usize,
+    /// Bytes of their blobs.
+    pub expert_bytes: usize,
+    /// Bytes of a slot that holds any of them.
+    pub slot_bytes: usize,
+}
+
+/// Sizes that all layers of a request share.
+#[derive(Clone, Copy)]
+pub(super) struct Scale {
+    kind: CardKind,
+    sequences: usize,
+    rows: usize,
+    block: usize,
+}
+
+impl Needs {
+    /// Room for `bytes` of one use.
+    fn want(&mut self, of: Use, bytes: usize) {
+        if let Some(place) = self.bytes.get_mut(of as usize) {
+            *place = if Self::adds_up(of) { *place + bytes } else { bytes.max(*place) };
+        }
+    }
+
+    /// Whether every layer has its own, or all share the largest.
+    fn adds_up(of: Use) -> bool {
+        matches!(of, Use::Weights | Use::Head | Use::Kv | Use::Pool)
+    }
+
+    /// These layers and others.
+    pub fn and(mut self, other: &Self) -> Self {
+        for (of, bytes) in Use::ALL.into_iter().zip(other.bytes) {
+            self.want(of, bytes);
+        }
+        self.experts += other.experts;
+        self.expert_bytes += other.expert_bytes;
+        self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
+        self
+    }
+
+    /// All bytes but the pool's.
+    pub fn total(&self) -> usize {
+        self.bytes.iter().sum()
+    }
+
+    /// As a list of buffers.
+    pub fn buffers(&self) -> Vec<Buffer> {
+        let all = Use::ALL.into_iter().zip(self.bytes).filter(|(_, bytes)| *bytes > 0);
+        all.map(|(of, bytes)| Buffer { of, bytes: Bytes(bytes as u64) }).collect()
+    }
+
+    /// What a stage needs whatever its layers are.
+    pub fn of_stage(request: &Request<'_>, card: &CardBudget, wave: usize, stages: usize) -> Self {
+        let (spec, scale) = (request.spec, Scale::new(request, card, wave));
+        let hidden = scale.rows * spec.width * 4;
+        let mut needs = Self::default();
+        needs.want(Use::Hidden, memory::hidden_buffers(stages) * hidden);
+        needs.want(Use::Normed, hidden);
+        needs.want(Use::Scratch, scratch::linear(card.kind, scale.rows, spec.width));
+        needs
+    }
+
+    /// What the final norm and the head add.
+    pub fn of_head(request: &Request<'_>, card: &CardBudget, wave: usize) -> Self {
+        let (spec, scale) = (request.spec, Scale::new(request, card, wave));
+        let mut needs = Self::default();
+        let tensors = [&spec.output_norm, &spec.head].map(|tensor| memory::tensor_bytes(card.kind, tensor));
+        needs.want(Use::Head, tensors.iter().sum());
+        needs.want(Use::Logits, head_block(wave).max(scale.sequences) * spec.vocab * 4);
+        needs
+    }
+
+    /// What each layer adds.
+    pub fn of_layers(request: &Request<'_>, card: &CardBudget, wave: usize) -> Vec<Self> {
+        let scale = Scale::new(request, card, wave);
+        request.spec.layers.iter().map(|layer| Self::of_layer(request, layer, scale)).collect()
+    }
+
+    fn of_layer(request: &Request<'_>, layer: &LayerSpec, scale: Scale) -> Self {
+        let mut needs = Self::default();
+        let weights = layer.dense_tensors().into_iter().map(|tensor| memory::tensor_bytes(scale.kind, tensor)).sum();
+        needs.want(Use::Weights, weights);
+        let Mixer::Attention(attention) = &layer.mixer;
+        needs.attention(request, attention, scale);
+        match &layer.ffn {
+            Ffn::Dense(dense) => needs.dense(dense, scale),
+            Ffn::Experts(experts) => needs.experts(request.spec.width, experts, scale),
+        }
+        needs
+    }
+
+    fn attention(&mut self, request: &Request<'_>, attention: &AttentionSpec, scale: Scale) {
+        let shape = &attention.shape;
+        let cells = request.settings.context as usize * scale.sequences;
+        self.want(Use::Kv, CellLayout::new(request.settings.kv.kind, shape).cell_bytes() * cells);
+        let row = |elements: usize| scale.block * elements * 4;
+        self.want(Use::Queries, row(shape.heads * shape.head_dim));
+        self.want(Use::Keys, row(shape.kv_heads * shape.head_dim));
+        self.want(Use::Values, row(shape.kv_heads * shape.value_dim));
+        self.want(Use::Attended, row(shape.heads * shape.value_dim));
+        self.want(Use::AttentionState, row(shape.heads * (2 + shape.value_dim)));
+        self.want(Use::Scratch, scratch::linear(scale.kind, scale.block, attention.output.weight.cols));
+        self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Prompt, scale.block, shape));
+        self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Decode, scale.sequences, shape));
+    }
+
+    fn dense(&mut self, dense: &DenseSpec, scale: Scale) {
+        self.want(Use::Gate, scale.block * dense.width * 4);
+        self.want(Use::Up, scale.block * dense.width * 4);
+        self.want(Use::Scratch, scratch::linear(scale.kind, scale.block, dense.width));
+    }
+
+    fn experts(&mut self, width: usize, experts: &ExpertsSpec, scale: Scale) {
+        let (blob, top_k) = (experts.blob(), experts.rule.top_k);
+        self.experts = experts.experts;
+        self.expert_bytes = experts.experts * blob.bytes;
+        self.slot_bytes = blob.bytes.next_multiple_of(ALIGN);
+        self.want(Use::RouterLogits, scale.rows * experts.experts * 4);
+        self.want(Use::RoutedIds, scale.rows * top_k * 4);
+        self.want(Use::RoutedWeights, scale.rows * top_k * 4);
+        self.want(Use::RoutedGroups, (experts.experts + 1 + scale.rows * top_k) * 4);
+        self.want(Use::Slots, scale.sequences * top_k * width * 4);
+        self.want(Use::HostSlots, scale.sequences * top_k * width * 4);
+        self.want(Use::Scratch, scratch::experts(scale.kind, scale.rows, top_k, &blob));
+    }
+}
+
+impl Scale {
+    fn new(request: &Request<'_>, card: &CardBudget, wave: usize) -> Self {
+        let sequences = request.settings.sequences as usize;
+        Self { kind: card.kind, sequences, rows: rows(wave, sequences), block: row_block(wave).max(sequences) }
+    }
+}

@@ -1,0 +1,148 @@
+//! Plans: of the ready topologies, within budgets, with pins as constraints, and refusals that say what would help.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use aqueduct::card::CardKind;
+use aqueduct::model::ModelSpec;
+use aqueduct::plan::{CardBudget, Plan, PlanError, Request, plan};
+use aqueduct::topology::{self, ExpertPin, LayerPin, Links, RunSettings, Topology};
+use aqueduct::units::{Bytes, CardId, Rate};
+use proptest::prelude::*;
+use support::shapes::{QWEN3_30B, SAMPLE, spec};
+
+fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
+    let rates = Links::new(topology).all_to_cards();
+    let kind = |kind| if kind == topology::CardKind::Virtual { CardKind::Virtual } else { CardKind::Cuda };
+    let cards = topology.cards().iter().zip(rates);
+    let cards = cards.map(|(card, link)| CardBudget {
+        id: card.id,
+        name: card.name.clone(),
+        kind: kind(card.kind),
+        memory: card.usable(),
+        link,
+        rate: card.rate.unwrap_or(Rate(400e9)),
+    });
+    plan(&Request { spec, cards: cards.collect(), host: topology.host.memory, settings: &topology.run })
+}
+
+/// Every layer on one card, every budget kept, no expert twice.
+fn check(spec: &ModelSpec, plan: &Plan) {
+    let mut layer = 0;
+    for stage in &plan.stages {
+        assert_eq!(stage.layers.start, layer, "{plan}");
+        layer = stage.layers.end;
+        assert!(stage.total() <= stage.budget, "{plan}");
+        let Some(experts) = &stage.experts else { continue };
+        let held: BTreeSet<_> = experts.residents.iter().collect();
+        assert_eq!(held.len(), experts.residents.len(), "an expert has two slots");
+        assert!(held.iter().all(|at| stage.layers.contains(&at.layer)), "an expert of another card's layer");
+        assert_eq!(experts.residents.len() + experts.minimum, experts.slots);
+        assert_eq!(experts.ring, experts.displaced + experts.minimum);
+        assert_eq!(experts.ring == 0, experts.slots == experts.experts, "a ring exactly where something streams");
+    }
+    assert_eq!(layer, spec.layers.len());
+    assert!(plan.stages.last().unwrap().head);
+}
+
+#[test]
+fn every_ready_topology_is_planned() {
+    let big = spec(QWEN3_30B);
+    let sample = spec(SAMPLE);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("topology");
+    let mut files: Vec<_> = fs_err::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "yaml"));
+    files.sort();
+    assert!(files.len() >= 12, "only {} files", files.len());
+    for path in files {
+        let topology = Topology::load(&path).unwrap();
+        let spec = if topology.cards()[0].kind == topology::CardKind::Virtual { &sample } else { &big };
+        let plan = planned(spec, &topology).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        println!("{}\n{plan}", path.file_name().unwrap().display());
+        assert_eq!(plan.stages.len(), topology.cards().len());
+        check(spec, &plan);
+    }
+}
+
+fn cards(memory: &[u64]) -> Vec<CardBudget> {
+    let card = |(i, bytes): (usize, &u64)| CardBudget {
+        id: CardId(i as u32),
+        name: format!("gpu{i}"),
+        kind: CardKind::Cuda,
+        memory: Bytes(*bytes),
+        link: Rate(12e9),
+        rate: Rate(400e9),
+    };
+    memory.iter().enumerate().map(card).collect()
+}
+
+fn try_plan(spec: &ModelSpec, memory: &[u64], settings: &RunSettings) -> Result<Plan, PlanError> {
+    plan(&Request { spec, cards: cards(memory), host: Bytes(64 << 30), settings })
+}
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn pins_are_constraints_and_the_rest_is_planned() {
+    let spec = spec(QWEN3_30B);
+    let mut settings = RunSettings::default();
+    settings.pins.layers = vec![LayerPin { card: CardId(0), first: 0, last: Some(9) }];
+    settings.pins.experts = vec![ExpertPin { card: CardId(1), slots: 200 }];
+    let plan = try_plan(&spec, &[10 * GIB, 10 * GIB], &settings).unwrap();
+    check(&spec, &plan);
+    assert!(plan.stages[0].layers.end >= 10);
+    assert_eq!(plan.stages[1].experts.as_ref().unwrap().slots, 200);
+
+    settings.pins.experts = vec![ExpertPin { card: CardId(1), slots: 6000 }];
+    settings.pins.layers = vec![LayerPin { card: CardId(1), first: 0, last: Some(47) }];
+    let error = try_plan(&spec, &[10 * GIB, 10 * GIB], &settings).unwrap_err();
+    assert!(matches!(error, PlanError::Pins { .. }), "{error}");
+}
+
+#[test]
+fn a_refusal_names_card_bytes_and_the_smallest_change_and_that_change_helps() {
+    let spec = spec(QWEN3_30B);
+    let settings = RunSettings { context: 200_000, ..RunSettings::default() };
+    let memory = [4 * GIB, 3 * GIB];
+    let error = try_plan(&spec, &memory, &settings).unwrap_err();
+    let PlanError::TooSmall { card, wanted, available, fixes } = &error else { panic!("{error}") };
+    println!("{error}");
+    let index = if card == "gpu0" { 0 } else { 1 };
+    assert_eq!(available.0, memory[index]);
+    let mut raised = memory;
+    raised[index] = wanted.0;
+    assert!(try_plan(&spec, &raised, &settings).is_ok(), "the wanted memory does not help");
+    raised[index] = wanted.0 - (1 << 20);
+    assert!(try_plan(&spec, &raised, &settings).is_err(), "less would have helped, too");
+    let context = fixes.iter().find_map(|fix| fix.strip_prefix("lower run.context to ")).unwrap();
+    let lower = RunSettings { context: context.parse().unwrap(), ..settings.clone() };
+    assert!(try_plan(&spec, &memory, &lower).is_ok(), "the lower context does not help");
+}
+
+#[test]
+fn a_small_host_is_refused_before_anything_is_allocated() {
+    let spec = spec(QWEN3_30B);
+    let settings = RunSettings::default();
+    let error = plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: Bytes(8 << 30), settings: &settings })
+        .unwrap_err();
+    assert!(matches!(error, PlanError::Host { .. }), "{error}");
+    assert!(error.to_string().contains("raise rig.host.memory by"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_plan_keeps_its_budgets(memory in proptest::collection::vec(1_u64..24, 1..5), context in 256_u32..65_536) {
+        let spec = spec(QWEN3_30B);
+        let settings = RunSettings { context, ..RunSettings::default() };
+        let bytes: Vec<u64> = memory.iter().map(|gib| gib * GIB).collect();
+        match try_plan(&spec, &bytes, &settings) {
+            Ok(plan) => check(&spec, &plan),
+            Err(error) => prop_assert!(matches!(error, PlanError::TooSmall { .. }), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Same bits: how experts, cells and layers are spread, streamed and cut changes time, never results.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use aqueduct::engine::{Cancel, Counts, Engine};
+use aqueduct::model::Model;
+use aqueduct::ops::KvType;
+use aqueduct::plan::PlanError;
+use aqueduct::synth::{Overrides, Shape, write_model};
+use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
+use aqueduct::units::Bytes;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use support::{ROOMY, plan_for, rig};
+
+/// Cases of a run.
+const CASES: u32 = 80;
+
+/// Cases that proptest runs when nobody asks for a number.
+const STANDARD_CASES: u32 = 256;
+
+/// A generated way to run a model.
+#[derive(Clone, Debug)]
+struct Way {
+    cards: usize,
+    /// How far above the smallest legal budget, in thousandths of what all experts take.
+    room: Vec<u32>,
+    kv: KvType,
+    wave: u32,
+    floor: u32,
+    ring: Option<u32>,
+    depth: u32,
+    gated: bool,
+    workers: usize,
+    tokens: usize,
+}
+
+/// What happened in all cases together.
+#[derive(Default)]
+struct Seen {
+    cases: u64,
+    refused: u64,
+    counts: Counts,
+    tight: u64,
+    several_waves: u64,
+    four_cards: u64,
+}
+
+fn ways() -> impl Strategy<Value = Way> {
+    let kv = prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Int8)];
+    let ring = prop_oneof![Just(None), (1_u32..12).prop_map(Some)];
+    let room = proptest::collection::vec(prop_oneof![Just(0_u32), 0..1000_u32, Just(1000)], 4);
+    (
+        1_usize..=4,
+        room,
+        kv,
+        3_u32..24,
+        prop_oneof![Just(1_u32), Just(1024)],
+        ring,
+        1_u32..20,
+        any::<bool>(),
+        1_usize..3,
+        1_usize..30,
+    )
+        .prop_map(|(cards, room, kv, wave, floor, ring, depth, gated, workers, tokens)| Way {
+            cards,
+            room,
+            kv,
+            wave,
+            floor,
+            ring,
+            depth,
+            gated,
+            workers,
+            tokens,
+        })
+}
+
+fn settings(way: &Way) -> RunSettings {
+    let mut settings = RunSettings { context: 64, sequences: 2, ..RunSettings::default() };
+    settings.kv.kind = way.kv;
+    settings.prompt.wave = Wave::Tokens(way.wave);
+    settings.prompt.floor = way.floor;
+    settings.prompt.depth = way.depth;
+    settings.prompt.ring = way.ring.map_or(Ring::Auto, Ring::Slots);
+    settings.prompt.routed_stream = if way.gated { Switch::On } else { Switch::Off };
+    settings
+}
+
+/// The least memory with which `cards` equal cards can run the model.
+fn smallest(model: &Model, cards: usize, settings: &RunSettings) -> Bytes {
+    let fits = |bytes: u64| plan_for(model, &vec![Bytes(bytes); cards], settings).is_ok();
+    let (mut low, mut high) = (0, ROOMY.0);
+    while high - low > 256 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { high = middle } else { low = middle }
+    }
+    Bytes(high)
+}
+
+/// Logits of a prompt in two turns, then of three decode steps beside another sequence.
+fn logits(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
+    let cancel = Cancel::new();
+    let mut all = Vec::new();
+    let mut sink = |_: usize, logits: &[f32]| all.extend(logits.iter().map(|x| x.to_bits()));
+    let mut sequence = engine.sequence().unwrap();
+    let mut other = engine.sequence().unwrap();
+    let (first, second) = tokens.split_at(tokens.len() / 2);
+    if !first.is_empty() {
+        engine.prompt_all(&mut sequence, first, &cancel, &mut sink).unwrap();
+    }
+    engine.prompt_all(&mut other, &[7, 3], &cancel, &mut sink).unwrap();
+    engine.prompt_all(&mut sequence, second, &cancel, &mut sink).unwrap();
+    for token in [5, 9, 11] {
+        let rows = engine.step(&mut [(&mut sequence, token), (&mut other, token + 1)], &cancel).unwrap();
+        rows.iter().enumerate().for_each(|(row, logits)| sink(row, logits));
+    }
+    all
+}
+
+fn tokens(way: &Way) -> Vec<u32> {
+    (0..way.tokens as u32 + 1).map(|i| (i * 37 + way.depth * 11) % 500).collect()
+}
+
+fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseError> {
+    let settings = settings(way);
+    let cards = way.cards.min(model.spec.layers.len());
+    let least = smallest(model, cards, &settings);
+    let all: u64 = model.spec.expert_bytes().0;
+    let memory: Vec<Bytes> =
+        way.room[..cards].iter().map(|room| Bytes(least.0 + all * u64::from(*room) / 1000)).collect();
+    seen.cases += 1;
+    let plan = match plan_for(model, &memory, &settings) {
+        Ok(plan) => plan,
+        Err(PlanError::Pin { .. }) if way.ring.is_some() => {
+            seen.refused += 1;
+            return Ok(());
+        }
+        Err(error) => return Err(TestCaseError::fail(format!("{way:?}: {error}"))),
+    };
+    let tokens = tokens(way);
+    let mut reference_settings = settings.clone();
+    reference_settings.prompt.wave = Wave::Tokens(64);
+    reference_settings.prompt.ring = Ring::Auto;
+    let reference = plan_for(model, &[ROOMY], &reference_settings).unwrap();
+    prop_assert_eq!(
+        reference.stages[0].experts.as_ref().map(|experts| experts.ring),
+        Some(0),
+        "the reference streams nothing"
+    );
+    let one = rig(&[ROOMY], 1);
+    let wanted = logits(&mut Engine::load(Arc::clone(model), reference, &one.rig, &|_| {}).unwrap(), &tokens);
+
+    let test = rig(&memory, way.workers);
+    let mut engine = Engine::load(Arc::clone(model), plan, &test.rig, &|_| {}).unwrap();
+    let found = logits(&mut engine, &tokens);
+    prop_assert_eq!(test.ledger.violations(), Vec::<String>::new());
+    prop_assert_eq!(engine.taken(), (0, 0));
+    prop_assert!(found == wanted, "other bits: {:?}\n{}", way, engine.plan());
+    for counts in engine.counts() {
+        seen.counts = seen.counts.plus(&counts);
+    }
+    seen.tight += u64::from(way.room[..cards].contains(&0));
+    seen.four_cards += u64::from(cards == 4);
+    seen.several_waves += u64::from(way.tokens / 2 > way.wave as usize);
+    Ok(())
+}
+
+#[test]
+fn logits_are_the_same_bits_on_every_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("deep.gguf");
+    let shape =
+        Shape::named("tiny-llama-moe").unwrap().with(&Overrides { layers: Some(6), ..Overrides::default() }).unwrap();
+    write_model(&shape, &deep, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let oracles = ["qwen3moe-f32", "qwen3moe-mxfp4", "mixtral-q4_0"]
+        .map(|name| support::data(format!("oracle/models/{name}.gguf")));
+    let models: Vec<_> = oracles.into_iter().chain([deep]).map(|path| Arc::new(Model::open(path).unwrap())).collect();
+    // PROPTEST_CASES asks for more.
+    let wanted = Config::default().cases;
+    let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let seen = std::cell::RefCell::new(Seen::default());
+    runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
+    let seen = seen.into_inner();
+    let Counts { streamed, skipped, slot_reuses, waves, hand_offs, host_experts, resident_experts, .. } = seen.counts;
+    println!(
+        "{} cases, {} refused, {} at the smallest budget, {} with several waves; {streamed} experts streamed, {skipped} skipped, \
+         {slot_reuses} slots reused, {waves} waves, {hand_offs} hand-offs, {host_experts} decode products on the host, \
+         {resident_experts} on cards",
+        seen.cases, seen.refused, seen.tight, seen.several_waves
+    );
+    assert!(seen.refused * 10 <= seen.cases, "{} of {} cases were refused", seen.refused, seen.cases);
+    for (what, count) in [
+        ("streamed experts", streamed),
+        ("skipped experts", skipped),
+        ("slot reuses", slot_reuses),
+        ("waves", waves),
+        ("hand-offs", hand_offs),
+        ("decode products on the host", host_experts),
+        ("decode products on cards", resident_experts),
+        ("smallest budgets", seen.tight),
+        ("prompts in several waves", seen.several_waves),
+        ("rigs of four cards", seen.four_cards),
+    ] {
+        assert!(count > 0, "no {what} in any case");
+    }
+}
