@@ -1,5 +1,12 @@
 // Products with one weight format, QUANT. Compiled once for each format of the loaded model.
 
+// Two blocks share one of Hopper's processors: one unpacks while the other multiplies.
+#ifdef HAS_WIDE_PRODUCTS
+#define PRODUCT_BOUNDS __launch_bounds__(256, 2)
+#else
+#define PRODUCT_BOUNDS __launch_bounds__(256, 1)
+#endif
+
 #define MOST_PARTS 4
 struct Part {
     const u8* weight;
@@ -46,7 +53,7 @@ __device__ __forceinline__ void linear_prompt(const void* x, int stride, const f
 
 // The row tiles of dense products and of experts: the same sums in tiles for many and few rows.
 #define LINEAR_PROMPT(rows_, down_)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256) linear_prompt_##rows_(const void* x, int stride, const float* restore, \
+    extern "C" __global__ void PRODUCT_BOUNDS linear_prompt_##rows_(const void* x, int stride, const float* restore, \
                                                                             int rows, int cols, Parts parts) {               \
         linear_prompt<rows_, down_>(x, stride, restore, rows, cols, parts);                                                  \
     }
@@ -76,7 +83,7 @@ __device__ __forceinline__ void experts_in(const void* x, int stride, const floa
 }
 
 #define EXPERTS_IN(rows_, down_)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(256)                                                                           \
+    extern "C" __global__ void PRODUCT_BOUNDS                                                                           \
         experts_in_##rows_(const void* x, int stride, const float* restore, const u32* groups, const u32* list, int top_k,       \
                            ExpertTable table, const u32* tiles, u64 gate_offset, u64 up_offset, int first_part, int hidden,      \
                            int width, float* products) {                                                                        \
@@ -106,7 +113,7 @@ __device__ __forceinline__ void experts_out(const void* h, int stride, const flo
 }
 
 #define EXPERTS_OUT(rows_, down_)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                        \
+    extern "C" __global__ void PRODUCT_BOUNDS                                                                        \
         experts_out_##rows_(const void* h, int stride, const float* restore, const u32* groups, const u32* list,              \
                             ExpertTable table, const u32* tiles, u64 down_offset, int hidden, int first, int count,           \
                             float* results) {                                                                                \

@@ -215,41 +215,82 @@ template <class Q, int ROWS, int DOWN> struct Product {
 };
 
 #else
-// Four warps take 64 rows by all outputs; fewer rows leave the second four to unpacking.
+// Where a format's rows are brought to shared memory as they are, CHUNK weights at a time: whole 16 bytes around them, so that every copy is
+// aligned; the bytes then lie as far past 16 as they do in the weight. Two-byte floats are read where they are.
+template <class Q> struct Chunks {
+    enum {
+        CHUNK = Q::BLOCK == 32 ? 128 : 256,
+        BYTES = CHUNK / Q::BLOCK * Q::BYTES,
+        ALIGNED = Q::BYTES % 16 == 0,
+        PIECES = ALIGNED ? BYTES / 16 : (BYTES + 30) / 16,
+        // An odd number of pieces, so that rows begin in different banks.
+        PITCH = (PIECES | 1) * 16,
+        STEPS = CHUNK / STEP,
+        SHARED = 2 * TILE_OUTPUTS * PITCH,
+        STAGED = 1,
+    };
+};
+struct NoChunks { enum { CHUNK = STEP, BYTES = 0, PIECES = 0, PITCH = 0, STEPS = 1, SHARED = 0, STAGED = 0, ALIGNED = 1 }; };
+template <> struct Chunks<F16> : NoChunks {};
+template <> struct Chunks<BF16> : NoChunks {};
+
+// Four warps take 64 rows by all outputs; fewer rows leave the second four to unpacking. While the products of a step run, the weights
+// of the next are unpacked and the rows and raw weights of later ones are on their way.
 template <class Q, int ROWS, int DOWN> struct Product {
-    enum { HELD = ROWS < 64 ? 64 : ROWS, CHUNKS = HELD * 8 / 256 };
+    enum { HELD = ROWS < 64 ? 64 : ROWS, COPIES = HELD * 8 / 256 };
 
     template <class RowOf, class Store>
     static __device__ __forceinline__ void run(u8* shared, const u16* x, int stride, RowOf row_of, const u8* weight, int outputs,
                                                int first, int cols, Store store) {
-        u16* weights = (u16*)shared;
-        u16* rows = weights + 2 * TILE_OUTPUTS * STEP;
+        typedef Chunks<Q> C;
+        u16* weights = (u16*)shared;                        // [2][TILE_OUTPUTS][STEP]
+        u16* rows = weights + 2 * TILE_OUTPUTS * STEP;      // [2][HELD][STEP]
+        u8* raws = (u8*)(rows + 2 * HELD * STEP);           // [2][TILE_OUTPUTS][PITCH]
         int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         int group_row = (warp >> 2) * 64;
         bool multiplies = group_row < HELD;
 
         int chunk = thread & 7;
-        const u16* from[CHUNKS];
-        bool there[CHUNKS];
+        u32 from[COPIES];
+        u32 there = 0;
 #pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
+        for (int i = 0; i < COPIES; i++) {
             int at = (thread >> 3) + 32 * i;
             int row = at < ROWS ? row_of(at) : -1;
-            there[i] = row >= 0;
-            from[i] = x + (u64)(row < 0 ? 0 : row) * stride + 8 * chunk;
+            there |= (row >= 0) << i;
+            from[i] = (u32)(row < 0 ? 0 : row) * (u32)stride + 8 * chunk;
         }
         auto copy_rows = [&](int step) {
-            u16* stage = rows + step % ROW_STAGES * HELD * STEP;
+            u16* stage = rows + (step & 1) * HELD * STEP;
 #pragma unroll
-            for (int i = 0; i < CHUNKS; i++) {
-                copy_async(swizzled(stage, (thread >> 3) + 32 * i, chunk), from[i] + step * STEP, there[i]);
+            for (int i = 0; i < COPIES; i++) {
+                copy_async(swizzled(stage, (thread >> 3) + 32 * i, chunk), x + from[i] + step * STEP, there >> i & 1);
             }
-            copy_commit();
+        };
+
+        u64 bytes = row_bytes<Q>(cols);
+        auto copy_raw = [&](int number) {
+            if (!C::STAGED || number * C::CHUNK >= cols) return;
+            u8* stage = raws + (number & 1) * TILE_OUTPUTS * C::PITCH;
+            for (int i = thread; i < TILE_OUTPUTS * C::PIECES; i += 256) {
+                int o = i / C::PIECES, piece = i - o * C::PIECES;
+                int output = first + o < outputs ? first + o : outputs - 1;
+                const u8* at = weight + output * bytes + (u64)number * C::BYTES;
+                copy_async(stage + o * C::PITCH + 16 * piece, (const u8*)((u64)at & ~15ull) + 16 * piece, true);
+            }
         };
 
         int mine = thread >> 1, side = thread & 1;
-        int output = first + mine < outputs ? first + mine : outputs - 1;
-        const u8* weight_row = weight + (u64)output * row_bytes<Q>(cols);
+        const u8* weight_row = weight + (first + mine < outputs ? first + mine : outputs - 1) * bytes;
+        auto load = [&](int step) {
+            int run = 2 * step + side;
+            if (!C::STAGED) return Source<Q>::load(weight_row, run, cols);
+            int number = step / C::STEPS;
+            const u8* at = raws + (number & 1) * TILE_OUTPUTS * C::PITCH + mine * C::PITCH;
+            if (!C::ALIGNED) at += (u32)(u64)(weight_row + (u64)number * C::BYTES) & 15u;
+            int last = cols / 32 - 1;
+            return Source<Q>::load(at, (run < last ? run : last) - number * (C::CHUNK / 32), 1 << 30);
+        };
         auto unpack = [&](const typename Source<Q>::Raw& raw, int step) {
             u32 h[16];
             Source<Q>::halves(raw, 2 * step + side, cols, h);
@@ -264,32 +305,41 @@ template <class Q, int ROWS, int DOWN> struct Product {
 #pragma unroll
         for (int i = 0; i < 64; i++) sum[i] = 0.0f;
         int steps = stride / STEP;
-#pragma unroll
-        for (int s = 0; s < ROW_STAGES - 1; s++) {
-            if (s < steps) copy_rows(s);
-            else copy_commit();
-        }
-        typename Source<Q>::Raw raw = Source<Q>::load(weight_row, side, cols);
-        unpack(raw, 0);
-        if (steps > 1) raw = Source<Q>::load(weight_row, 2 + side, cols);
+        copy_raw(0);
+        copy_raw(1);
+        copy_rows(0);
+        copy_commit();
+        typename Source<Q>::Raw early;
+        if (!C::STAGED) early = load(0);
+        copy_wait<0>();
+        __syncthreads();
+        if (C::STAGED) early = load(0);
+        unpack(early, 0);
+        if (!C::STAGED && steps > 1) early = load(1);
 
         for (int step = 0; step < steps; step++) {
-            copy_wait<ROW_STAGES - 2>();
+            copy_wait<0>();
             publish_shared();
             __syncthreads();
             if (multiplies) {
-                u64 a = describe_rows(rows + step % ROW_STAGES * HELD * STEP + group_row * STEP);
+                u64 a = describe_rows(rows + (step & 1) * HELD * STEP + group_row * STEP);
                 u64 b = describe_rows(weights + (step & 1) * TILE_OUTPUTS * STEP);
                 wide_begin();
 #pragma unroll
                 for (int k = 0; k < STEP / 16; k++) wide_multiply_add(sum, a + 2 * k, b + 2 * k);
                 wide_commit();
             }
-            if (step + ROW_STAGES - 1 < steps) copy_rows(step + ROW_STAGES - 1);
-            else copy_commit();
             if (step + 1 < steps) {
-                unpack(raw, step + 1);
-                if (step + 2 < steps) raw = Source<Q>::load(weight_row, 2 * (step + 2) + side, cols);
+                copy_rows(step + 1);
+                // The chunk before was unpacked to its end in the step before this one.
+                if ((step + 1) % C::STEPS == 0) copy_raw((step + 1) / C::STEPS + 1);
+                copy_commit();
+                if (C::STAGED) {
+                    unpack(load(step + 1), step + 1);
+                } else {
+                    unpack(early, step + 1);
+                    if (step + 2 < steps) early = load(step + 2);
+                }
             }
             if (multiplies) wide_wait();
         }

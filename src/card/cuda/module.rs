@@ -159,17 +159,33 @@ pub(super) const TILE_OUTPUTS: usize = 128;
 /// Query heads that a block of the general attention kernels takes.
 pub(super) const GROUP: usize = 8;
 
+/// Inputs of a step of the products.
+const STEP: usize = 64;
+
 /// Shared memory of a prompt's product in tiles of `rows`.
 pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
-    match ty {
-        QuantType::F32 => 16 * (rows + TILE_OUTPUTS + 8) * 4,
-        _ => {
-            let stages = if arch >= 80 { 3 } else { 2 };
-            // Hopper's products take 64 rows, whether all are used or not.
-            let rows = if arch == 90 { rows.max(64) } else { rows };
-            (2 * TILE_OUTPUTS + stages * rows) * 64 * 2
-        }
+    if ty == QuantType::F32 {
+        return 16 * (rows + TILE_OUTPUTS + 8) * 4;
     }
+    let weights = 2 * TILE_OUTPUTS * STEP * 2;
+    match arch {
+        // Hopper's products take 64 rows, whether all are used or not, and unpack from shared memory.
+        90 => weights + 2 * rows.max(64) * STEP * 2 + 2 * TILE_OUTPUTS * raw_pitch(ty),
+        75 => weights + 2 * rows * STEP * 2,
+        _ => weights + 3 * rows * STEP * 2,
+    }
+}
+
+/// Bytes from row to row of raw weights in shared memory (`Chunks` in `product.cuh`).
+fn raw_pitch(ty: QuantType) -> usize {
+    let chunk = match ty.block_len() {
+        1 => return 0,
+        32 => 128,
+        _ => 256,
+    };
+    let bytes = chunk / ty.block_len() * ty.block_bytes();
+    let pieces = if ty.block_bytes().is_multiple_of(16) { bytes / 16 } else { (bytes + 30) / 16 };
+    (pieces | 1) * 16
 }
 
 /// Rows of a block of a prompt's attention.

@@ -95,7 +95,7 @@ impl Launch<'_> {
         };
 
         // Rows of an expert if all were alike; the experts' true numbers are known on the card only.
-        let size = TileRows::for_rows(entries / routing.experts);
+        let size = TileRows::for_rows(entries / routing.experts, self.arch);
         for (table, listed) in tables.into_iter().zip(experts.chunks(TABLE_EXPERTS)) {
             let most = (entries / size.rows() + listed.len()).min(listed.len() * rows.div_ceil(size.rows()));
             let prompt = Prompt { routing, routed, layout, table, tiles, size, most };

@@ -51,11 +51,11 @@ impl TileRows {
         }
     }
 
-    /// The tile that fits so many rows; results do not depend on it.
-    pub(super) fn for_rows(rows: usize) -> Self {
+    /// The tile that fits so many rows; results do not depend on it. Hopper's products gain nothing from less than 64.
+    pub(super) fn for_rows(rows: usize, arch: u32) -> Self {
         match rows {
-            0..=40 => Self::R32,
-            41..=80 => Self::R64,
+            0..=16 if arch != 90 => Self::R32,
+            0..=64 => Self::R64,
             _ => Self::R128,
         }
     }
@@ -147,7 +147,7 @@ impl Launch<'_> {
     fn linear_prompt(&self, [x, restore]: [u64; 2], [rows, cols, stride]: [usize; 3], ty: QuantType, parts: &Parts) -> Result<(), String> {
         let mut parts = *parts;
         let across = tile(&mut parts, TILE_OUTPUTS);
-        let mut size = TileRows::for_rows(rows);
+        let mut size = TileRows::for_rows(rows, self.arch);
         // Few blocks leave processors idle: smaller tiles make more of them.
         if size == TileRows::R128 && across * rows.div_ceil(size.rows()) < self.processors {
             size = TileRows::R64;
