@@ -239,7 +239,7 @@ fn a_prompts_rows_do_not_depend_on_the_wave() {
     let layer = layer(rig, &mut random, [QuantType::Q4_K; 3], width, hidden, experts);
     let x = random.normals(rows * width);
     let logits = random.normals(rows * experts);
-    let mut run = |from: usize, to: usize| {
+    let run = |from: usize, to: usize| {
         let n = to - from;
         let routing = routing(rig, n, experts, top_k);
         let rule = RouterRule { scores: RouterScores::Softmax, top_k, normalise: true, scale: 1.0 };

@@ -236,22 +236,17 @@ impl fmt::Display for Module {
 
 /// The codebook of a format as source text, if it has one.
 fn grid(ty: QuantType) -> String {
-    let eights = |codes: &[u16]| {
-        let entries = codes.iter().map(|code| {
-            let [a, b, c, d, e, f, g, h] = codebook::entry2(*code);
-            format!("{{{}u,{}u}}", u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
-        });
-        table("uint2", "GRID2", entries)
+    let eights = |entries: &[u64]| {
+        let pairs = entries.iter().map(|entry| format!("{{{}u,{}u}}", entry & 0xffff_ffff, entry >> 32));
+        table("uint2", "GRID2", pairs)
     };
-    let fours = |codes: &[u16], entry: fn(u16) -> [u8; 4]| {
-        table("u32", "GRID3", codes.iter().map(|code| format!("{}u", u32::from_le_bytes(entry(*code)))))
-    };
+    let fours = |entries: &[u32]| table("u32", "GRID3", entries.iter().map(|entry| format!("{entry}u")));
     match ty {
         QuantType::IQ2_XXS => eights(&codebook::IQ2_XXS),
         QuantType::IQ2_XS => eights(&codebook::IQ2_XS),
         QuantType::IQ2_S => eights(&codebook::IQ2_S),
-        QuantType::IQ3_XXS => fours(&codebook::IQ3_XXS, codebook::entry3),
-        QuantType::IQ3_S => fours(&codebook::IQ3_S, codebook::entry3_odd),
+        QuantType::IQ3_XXS => fours(&codebook::IQ3_XXS),
+        QuantType::IQ3_S => fours(&codebook::IQ3_S),
         _ => String::new(),
     }
 }
