@@ -14,6 +14,7 @@ fn events_order_streams_and_polls_see_them_end() {
     let (a, b) = (rig.space(bytes), rig.space(bytes));
     for round in 0..20_u8 {
         let host = rig.memory.alloc(bytes, "round").unwrap();
+        let back = rig.memory.alloc(bytes, "back").unwrap();
         assert!(host.is_locked());
         host.whole().write(|to| to.fill(round)).unwrap();
         card.submit(Stream::Experts, Command::CopyIn { from: host.whole(), to: a }).unwrap();
@@ -22,7 +23,6 @@ fn events_order_streams_and_polls_see_them_end() {
         card.submit(Stream::Compute, Command::Copy { from: a, to: b }).unwrap();
         let copied = card.record(Stream::Compute).unwrap();
         card.wait(Stream::KvOut, &copied, WHY).unwrap();
-        let back = rig.memory.alloc(bytes, "back").unwrap();
         card.submit(Stream::KvOut, Command::CopyOut { from: b, to: back.whole() }).unwrap();
         // The card keeps the source alive for as long as it copies.
         drop(host);
@@ -57,6 +57,7 @@ fn refusals_name_the_reason_and_leave_the_card_usable() {
         .unwrap_err();
     assert!(matches!(refused, CardError::Refused { .. }) && refused.to_string().contains("rms norm"), "{refused}");
     card.recover().unwrap();
-    rig.run(Command::RmsNorm { x, weight: x, eps: 0.0, rows: 1, cols: 64, out: x });
+    let weight = rig.floats(&[1.0; 64]);
+    rig.run(Command::RmsNorm { x, weight, eps: 0.0, rows: 1, cols: 64, out: x });
     assert_eq!(rig.read(&x), [1.0; 64]);
 }

@@ -222,6 +222,7 @@ fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command>
     all
 }
 
+/// Prints what each command takes alone, and what all layers take together.
 fn report(rig: &Rig, title: &str, layers: &[Layer], b: &Buffers, phase: Phase, first: usize) {
     let rows = layers[0].rows;
     let mut total = 0.0;

@@ -176,7 +176,9 @@ impl Launch<'_> {
             return Err(format!("a row of {cols} does not fit the {} bytes of shared memory", self.shared));
         }
         let outputs: usize = parts.part.iter().map(|part| part.outputs as usize).sum();
-        let each = (outputs / (WARPS * self.processors * 4)).clamp(1, 8);
+        // Every block turns the rows into bytes for itself: many rows want fewer blocks.
+        let blocks = if rows == 1 { 4 } else { 1 };
+        let each = (outputs / (WARPS * self.processors * blocks)).clamp(1, 8);
         for start in (0..rows).step_by(most) {
             let count = most.min(rows - start);
             let mut parts = *parts;

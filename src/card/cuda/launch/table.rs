@@ -44,7 +44,9 @@ impl Launch<'_> {
                 return Err(format!("expert {} does not follow in ascending order", expert.id.0));
             }
             before = Some(expert.id);
-            *blob = self.wide(&expert.blob, layout.bytes, &format!("the blob of expert {}", expert.id.0))?;
+            *blob = self
+                .wide(&expert.blob, layout.bytes, "the blob")
+                .map_err(|reason| format!("expert {}: {reason}", expert.id.0))?;
             *id = u16::try_from(expert.id.0).map_err(|_| format!("expert {} is too many", expert.id.0))?;
             table.count += 1;
         }
