@@ -26,7 +26,7 @@ __device__ __forceinline__ void linear_decode(const float* x, int rows, int cols
 extern "C" __global__ void __launch_bounds__(256) linear_decode_1(const float* x, int rows, int cols, int each, Parts parts) {
     linear_decode<1>(x, rows, cols, each, parts);
 }
-extern "C" __global__ void __launch_bounds__(256) linear_decode_8(const float* x, int rows, int cols, int each, Parts parts) {
+extern "C" __global__ void __launch_bounds__(256, 2) linear_decode_8(const float* x, int rows, int cols, int each, Parts parts) {
     linear_decode<MOST_ROWS>(x, rows, cols, each, parts);
 }
 

@@ -365,7 +365,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
 // F32 weights and rows: 256 threads, each ROWS / 16 rows by 8 outputs. Both sides are kept transposed, so that a thread's rows and outputs are
 // neighbours.
 template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
-    enum { DEPTH = 16, EACH = ROWS / 16, ROW_PITCH = ROWS + 4, OUTPUT_PITCH = TILE_OUTPUTS + 4, LOADS = ROWS / 64 > 0 ? ROWS / 64 : 1 };
+    enum { DEPTH = 32, EACH = ROWS / 16, ROW_PITCH = ROWS + 4, OUTPUT_PITCH = TILE_OUTPUTS + 4, LOADS = ROWS / 32 };
 
     static __device__ __forceinline__ float4 four(const float* from, int k, int cols, bool there, bool wide) {
         if (!there) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -380,22 +380,21 @@ template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
         float* rows = (float*)shared;                 // [DEPTH][ROW_PITCH]
         float* weights = rows + DEPTH * ROW_PITCH;    // [DEPTH][OUTPUT_PITCH]
         int thread = threadIdx.x, across = thread & 15, down = thread >> 4;
-        int line = thread >> 2, k4 = (thread & 3) * 4;
+        int line = thread >> 3, k4 = (thread & 7) * 4;
         bool wide = (cols & 3) == 0;
         const float* row_from[LOADS];
         bool row_there[LOADS];
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
-            int at = line + 64 * i;
-            int row = at < ROWS ? row_of(at) : -1;
+            int row = row_of(line + 32 * i);
             row_there[i] = row >= 0;
             row_from[i] = x + (u64)(row < 0 ? 0 : row) * stride;
         }
-        const float* weight_from[2];
-        bool weight_there[2];
+        const float* weight_from[4];
+        bool weight_there[4];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int o = first + line + 64 * i;
+        for (int i = 0; i < 4; i++) {
+            int o = first + line + 32 * i;
             weight_there[i] = o < outputs;
             weight_from[i] = (const float*)weight + (u64)(o < outputs ? o : 0) * cols;
         }
@@ -405,28 +404,26 @@ template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
 #pragma unroll
             for (int j = 0; j < 8; j++) sum[i][j] = 0.0f;
 
-        float4 next_rows[LOADS], next_weights[2];
+        float4 next_rows[LOADS], next_weights[4];
         auto load = [&](int start) {
             int k = start + k4;
 #pragma unroll
             for (int i = 0; i < LOADS; i++) next_rows[i] = four(row_from[i], k, cols, row_there[i] && k < cols, wide);
 #pragma unroll
-            for (int i = 0; i < 2; i++) next_weights[i] = four(weight_from[i], k, cols, weight_there[i] && k < cols, wide);
+            for (int i = 0; i < 4; i++) next_weights[i] = four(weight_from[i], k, cols, weight_there[i] && k < cols, wide);
         };
         load(0);
         for (int start = 0; start < cols; start += DEPTH) {
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < LOADS; i++) {
-                float* to = rows + k4 * ROW_PITCH + line + 64 * i;
-                if (line + 64 * i < ROWS) {
-                    to[0] = next_rows[i].x, to[ROW_PITCH] = next_rows[i].y;
-                    to[2 * ROW_PITCH] = next_rows[i].z, to[3 * ROW_PITCH] = next_rows[i].w;
-                }
+                float* to = rows + k4 * ROW_PITCH + line + 32 * i;
+                to[0] = next_rows[i].x, to[ROW_PITCH] = next_rows[i].y;
+                to[2 * ROW_PITCH] = next_rows[i].z, to[3 * ROW_PITCH] = next_rows[i].w;
             }
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float* to = weights + k4 * OUTPUT_PITCH + line + 64 * i;
+            for (int i = 0; i < 4; i++) {
+                float* to = weights + k4 * OUTPUT_PITCH + line + 32 * i;
                 to[0] = next_weights[i].x, to[OUTPUT_PITCH] = next_weights[i].y;
                 to[2 * OUTPUT_PITCH] = next_weights[i].z, to[3 * OUTPUT_PITCH] = next_weights[i].w;
             }

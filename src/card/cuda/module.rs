@@ -165,7 +165,7 @@ const STEP: usize = 64;
 /// Shared memory of a prompt's product in tiles of `rows`.
 pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
     if ty == QuantType::F32 {
-        return 16 * (rows + TILE_OUTPUTS + 8) * 4;
+        return 32 * (rows + TILE_OUTPUTS + 8) * 4;
     }
     let weights = 2 * TILE_OUTPUTS * STEP * 2;
     match arch {
