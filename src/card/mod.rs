@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod command;
+pub mod cuda;
 mod error;
 mod event;
 mod lease;

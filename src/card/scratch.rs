@@ -22,13 +22,7 @@ pub fn linear(kind: CardKind, rows: usize, cols: usize) -> usize {
 pub fn experts(kind: CardKind, rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
     match kind {
         CardKind::Virtual => crate::cpu::experts_scratch(rows, top_k, layout),
-        CardKind::Cuda => {
-            let entries = rows * top_k;
-            halves(rows, layout.width)
-                + halves(entries, layout.hidden)
-                + expert_products(entries, layout.hidden)
-                + expert_tiles(entries)
-        }
+        CardKind::Cuda => experts_cuda(rows, top_k, layout),
     }
 }
 
@@ -39,6 +33,23 @@ pub fn attention(kind: CardKind, phase: Phase, rows: usize, shape: &AttentionSha
     match (kind, phase) {
         (CardKind::Virtual, _) | (CardKind::Cuda, Phase::Prompt) => 0,
         (CardKind::Cuda, Phase::Decode) => rows * shape.heads * (2 + shape.value_dim) * 4 * TILES,
+    }
+}
+
+/// A CUDA card's work memory: the rows in f16, the gated rows, the gate and up products (and later the results), the table of tiles.
+pub(super) fn experts_cuda(rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
+    let entries = rows * top_k;
+    halves(rows, layout.width)
+        + expert_inner(entries, layout.hidden, layout.types[2])
+        + expert_products(entries, layout.hidden)
+        + expert_tiles(entries)
+}
+
+/// Bytes of the gated rows as the down products of this format read them.
+pub(super) fn expert_inner(entries: usize, hidden: usize, down: QuantType) -> usize {
+    match down {
+        QuantType::F32 => (entries * hidden * 4).next_multiple_of(PART),
+        _ => halves(entries, hidden),
     }
 }
 

@@ -1,0 +1,319 @@
+//! The card itself.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::result;
+use cudarc::driver::sys;
+
+use super::arena::Arena;
+use super::compile::{Compiler, CompilerSettings};
+use super::device::{Context, CudaDevice, driver_version, probe};
+use super::error::{CudaError, say, while_doing};
+use super::fault::Fault;
+use super::kernels::Kernels;
+use super::launch::Launch;
+use super::mark::{Mark, Marks};
+use super::module::Module;
+use super::page_lock::CudaPageLock;
+use crate::card::{
+    Card, CardError, CardKind, Command, Event, HostSpan, Leases, PageLock, Region, Stream, Why,
+};
+use crate::card::check;
+use crate::ops::{AttentionShape, KvType};
+use crate::quant::QuantType;
+use crate::units::{Bytes, CardId};
+
+/// What a card is opened for.
+#[derive(Clone, Debug)]
+pub struct CudaSettings {
+    /// Its place in the rig.
+    pub card: CardId,
+    /// The driver's number of the device.
+    pub ordinal: usize,
+    /// Memory it may use.
+    pub budget: Bytes,
+    /// Weight formats of the model.
+    pub weights: Vec<QuantType>,
+    /// Attention layers of the model, with their cell types.
+    pub attention: Vec<(AttentionShape, KvType)>,
+    /// Where kernels come from.
+    pub compiler: CompilerSettings,
+}
+
+/// An NVIDIA GPU.
+pub struct CudaCard {
+    settings: CudaSettings,
+    device: CudaDevice,
+    streams: [Queue; Stream::ALL.len()],
+    leases: Arc<Leases>,
+    fault: Arc<Fault>,
+    marks: Arc<Marks>,
+    kernels: Kernels,
+    arena: Arena,
+    free_after: Bytes,
+    context: Arc<Context>,
+}
+
+/// A stream of the driver, and the host memory its queued copies use.
+struct Queue {
+    stream: sys::CUstream,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    now: Vec<HostSpan>,
+    marked: VecDeque<(Arc<Mark>, Vec<HostSpan>)>,
+}
+
+// SAFETY: streams are handles that the driver lets any thread use.
+unsafe impl Send for Queue {}
+// SAFETY: as above; `held` has its own lock.
+unsafe impl Sync for Queue {}
+
+/// Host spans that are let go of together, once the stream has passed them.
+const HELD_TOGETHER: usize = 32;
+
+impl CudaCard {
+    /// Opens a device: kernels first, then the memory.
+    ///
+    /// # Errors
+    /// When the driver, the device, the compiler or the memory is not there.
+    pub fn open(settings: CudaSettings) -> Result<Self, CudaError> {
+        if !super::device::has_driver() {
+            return Err(CudaError::NoDriver);
+        }
+        let devices = probe()?;
+        let ordinal = settings.ordinal;
+        let found = devices.len();
+        let device = devices.into_iter().nth(ordinal).ok_or(CudaError::NoDevice { ordinal, found })?;
+        let arch = device.arch;
+        if arch < 75 {
+            return Err(CudaError::TooOld { ordinal, name: device.name, major: arch / 10, minor: arch % 10 });
+        }
+        let context = Arc::new(Context::retain(ordinal).map_err(while_doing(format!("opening CUDA device {ordinal}")))?);
+        context.bind().map_err(while_doing("binding the context"))?;
+
+        let newest = driver_version().map_err(while_doing("asking the driver's version"))? / 1000;
+        let built = Compiler::new(settings.compiler.clone(), newest).build(arch, &modules(&settings, arch))?;
+        let kernels = Kernels::load(&context, &built, device.shared)?;
+        let mut streams = Vec::with_capacity(Stream::ALL.len());
+        for stream in Stream::ALL {
+            streams.push(Queue::new().map_err(while_doing(format!("making the {} stream", stream.name())))?);
+        }
+        let streams = <[Queue; Stream::ALL.len()]>::try_from(streams).map_err(|_| CudaError::Driver {
+            doing: "making the streams".to_owned(),
+            reason: "some are missing".to_owned(),
+        })?;
+        let arena = Arena::take(settings.card, &context, settings.budget)?;
+        let (free_after, _) = result::mem_get_info().map_err(while_doing("reading the free memory"))?;
+        Ok(Self {
+            fault: Arc::new(Fault::new(settings.card)),
+            marks: Marks::new(&context),
+            leases: Arc::default(),
+            free_after: Bytes(free_after as u64),
+            settings,
+            device,
+            streams,
+            kernels,
+            arena,
+            context,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// Device memory that was free after the card had taken its own.
+    pub fn free_after(&self) -> Bytes {
+        self.free_after
+    }
+
+    /// Page-locks host memory for the cards of this process.
+    pub fn page_lock(&self) -> Arc<dyn PageLock> {
+        Arc::new(CudaPageLock(Arc::clone(&self.context)))
+    }
+
+    fn queue(&self, on: Stream) -> &Queue {
+        // Every stream has its queue at its own number.
+        #[allow(clippy::indexing_slicing)]
+        &self.streams[on as usize]
+    }
+
+    fn bind(&self, on: Stream) -> Result<(), CardError> {
+        self.context.bind().map_err(|error| self.fault.lose(on, error))
+    }
+
+    fn launch<'a>(&'a self, queue: &Queue) -> Launch<'a> {
+        Launch {
+            kernels: &self.kernels,
+            arena: &self.arena,
+            stream: queue.stream,
+            arch: self.device.arch,
+            processors: self.device.processors as usize,
+            shared: self.device.shared,
+            begun: Cell::new(false),
+        }
+    }
+
+    /// Lets go of host memory that the stream has passed, and marks what was used since.
+    fn tidy(&self, on: Stream, held: &mut Held) -> Result<(), CardError> {
+        if held.now.len() < HELD_TOGETHER {
+            return Ok(());
+        }
+        let mark = self
+            .marks
+            .record(self.queue(on).stream, on, &self.fault)
+            .map_err(|error| self.fault.lose(on, error))?;
+        held.marked.push_back((mark, std::mem::take(&mut held.now)));
+        while let Some((mark, _)) = held.marked.front() {
+            if !mark.passed()? {
+                break;
+            }
+            held.marked.pop_front();
+        }
+        Ok(())
+    }
+
+    fn drain_queue(&self, on: Stream) -> Result<(), result::DriverError> {
+        let queue = self.queue(on);
+        self.context.bind()?;
+        let mut held = queue.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *held);
+        drop(held);
+        // SAFETY: the stream lives as long as the card.
+        let drained = unsafe { result::stream::synchronize(queue.stream) };
+        // A failed device runs nothing any more: nobody reads or writes the host memory.
+        drop(before);
+        drained
+    }
+}
+
+impl Card for CudaCard {
+    fn id(&self) -> CardId {
+        self.settings.card
+    }
+
+    fn kind(&self) -> CardKind {
+        CardKind::Cuda
+    }
+
+    fn name(&self) -> String {
+        self.device.name.clone()
+    }
+
+    fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError> {
+        self.arena.alloc(bytes, what)
+    }
+
+    fn adopt(&self, _host: &HostSpan, _what: &str) -> Result<Option<Region>, CardError> {
+        Ok(None)
+    }
+
+    fn free_memory(&self) -> Result<Bytes, CardError> {
+        Ok(self.arena.free())
+    }
+
+    fn submit(&self, on: Stream, command: Command) -> Result<(), CardError> {
+        let refused = |reason| CardError::Refused { card: self.id(), stream: on, command: command.name(), reason };
+        let accesses = command.accesses();
+        check::command(CardKind::Cuda, &command, &accesses).map_err(refused)?;
+        check::leases(&self.leases, (self.id(), on, command.name()), &accesses, |span| self.arena.what(span))?;
+        self.fault.begin(on, command.name())?;
+        self.bind(on)?;
+        let queue = self.queue(on);
+        let mut held = queue.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let launch = self.launch(queue);
+        match launch.command(&command, &mut held.now) {
+            Ok(()) => self.tidy(on, &mut held),
+            Err(reason) if launch.begun.get() => Err(self.fault.broken(on, command.name(), reason)),
+            Err(reason) => Err(refused(reason)),
+        }
+    }
+
+    fn record(&self, on: Stream) -> Result<Event, CardError> {
+        self.fault.check()?;
+        self.bind(on)?;
+        let mark = self
+            .marks
+            .record(self.queue(on).stream, on, &self.fault)
+            .map_err(|error| self.fault.lose(on, error))?;
+        Ok(Event::new(self.id(), mark))
+    }
+
+    /// An event of a card of another kind is waited for by the host.
+    fn wait(&self, on: Stream, event: &Event, _why: Why) -> Result<(), CardError> {
+        self.fault.check()?;
+        let Some(mark) = event.state().as_any().downcast_ref::<Mark>() else {
+            return event.state().block();
+        };
+        self.bind(on)?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both handles live; a stream may wait for an event of another context.
+        unsafe { result::stream::wait_event(self.queue(on).stream, mark.event(), flags) }
+            .map_err(|error| self.fault.lose(on, error))
+    }
+
+    fn finished(&self, event: &Event) -> Result<bool, CardError> {
+        event.state().finished()
+    }
+
+    fn sync(&self, event: &Event, _why: Why) -> Result<(), CardError> {
+        event.state().block()
+    }
+
+    fn drain(&self, on: Stream, _why: Why) -> Result<(), CardError> {
+        let drained = self.drain_queue(on).map_err(|error| self.fault.lose(on, error));
+        self.fault.check()?;
+        drained
+    }
+
+    fn recover(&self) -> Result<(), CardError> {
+        for stream in Stream::ALL {
+            self.drain_queue(stream).map_err(|error| CardError::Device {
+                card: self.id(),
+                reason: format!("the device is lost: {}", say(error)),
+            })?;
+        }
+        self.fault.forget();
+        Ok(())
+    }
+
+    fn leases(&self) -> &Arc<Leases> {
+        &self.leases
+    }
+}
+
+impl Drop for CudaCard {
+    fn drop(&mut self) {
+        for stream in Stream::ALL {
+            let _ = self.drain_queue(stream);
+        }
+        for queue in &self.streams {
+            // SAFETY: made by `Queue::new`, drained above, destroyed once.
+            let _ = unsafe { result::stream::destroy(queue.stream) };
+        }
+    }
+}
+
+impl Queue {
+    /// A stream of the current context that waits for no other.
+    fn new() -> Result<Self, result::DriverError> {
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+        Ok(Self { stream, held: Mutex::default() })
+    }
+}
+
+/// The modules a card needs, each once.
+fn modules(settings: &CudaSettings, arch: u32) -> Vec<Module> {
+    let mut modules = vec![Module::Base, Module::Attention];
+    modules.extend(settings.attention.iter().filter_map(|(shape, kind)| Module::for_attention(shape, *kind, arch)));
+    modules.extend(settings.weights.iter().map(|ty| Module::Weights(*ty)));
+    modules.sort();
+    modules.dedup();
+    modules
+}

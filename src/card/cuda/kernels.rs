@@ -1,0 +1,134 @@
+//! Loaded kernels, and how one is launched.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys;
+
+use super::compile::Built;
+use super::device::Context;
+use super::error::{CudaError, say, while_doing};
+use super::module::Module;
+
+/// The kernels of a card.
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    modules: Vec<sys::CUmodule>,
+    functions: HashMap<(Module, &'static str), sys::CUfunction>,
+}
+
+// SAFETY: modules and functions are handles that any thread may use.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+
+/// The extent of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub(super) blocks: (u32, u32, u32),
+    pub(super) threads: u32,
+    pub(super) shared: usize,
+}
+
+impl Grid {
+    /// `blocks` blocks of `threads` threads in a row.
+    pub(super) fn row(blocks: usize, threads: u32) -> Self {
+        Self { blocks: (small(blocks), 1, 1), threads, shared: 0 }
+    }
+}
+
+/// A count as the driver takes it; what does not fit is refused by the driver.
+pub(super) fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// A count as kernels take it.
+pub(super) fn int(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// Pointers to a kernel's arguments, which live until the launch has returned.
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => {
+        &mut [$((&raw const $argument).cast_mut().cast::<std::ffi::c_void>()),*]
+    };
+}
+pub(super) use arguments;
+
+impl Kernels {
+    /// Loads built modules into the context, which is current; `shared` is the most shared memory of a block.
+    pub(super) fn load(context: &Arc<Context>, built: &[Built], shared: usize) -> Result<Self, CudaError> {
+        let mut kernels =
+            Self { context: Arc::clone(context), modules: Vec::with_capacity(built.len()), functions: HashMap::new() };
+        for built in built {
+            let doing = || format!("loading the {} kernels", built.module);
+            // SAFETY: the image is a whole CUBIN in memory; the driver copies it.
+            let module = unsafe { result::module::load_data(built.cubin.as_ptr().cast()) }.map_err(while_doing(doing()))?;
+            kernels.modules.push(module);
+            for name in built.module.kernels() {
+                let missing = |reason| CudaError::NoKernel { module: built.module.to_string(), kernel: name, reason };
+                let c_name = CString::new(*name).map_err(|e| missing(e.to_string()))?;
+                // SAFETY: the module was loaded above and lives as long as `kernels`.
+                let function = unsafe { result::module::get_function(module, c_name) }.map_err(|e| missing(say(e)))?;
+                allow_shared(function, shared).map_err(while_doing(doing()))?;
+                kernels.functions.insert((built.module, name), function);
+            }
+        }
+        Ok(kernels)
+    }
+
+    /// Whether a module was loaded.
+    pub(super) fn has(&self, module: Module) -> bool {
+        module.kernels().first().is_some_and(|kernel| self.functions.contains_key(&(module, kernel)))
+    }
+
+    /// Queues a kernel.
+    ///
+    /// # Safety
+    /// `arguments` point to values of the kernel's parameter types, whose addresses the kernel may use until it has run.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: sys::CUstream,
+        module: Module,
+        kernel: &'static str,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), String> {
+        if grid.blocks.0 == 0 || grid.blocks.1 == 0 || grid.blocks.2 == 0 {
+            return Ok(());
+        }
+        let function = self
+            .functions
+            .get(&(module, kernel))
+            .copied()
+            .ok_or_else(|| format!("the {module} kernels were not loaded when the card was opened"))?;
+        // SAFETY: the function's module is loaded; the caller vouches for the arguments.
+        unsafe {
+            result::launch_kernel(function, grid.blocks, (grid.threads, 1, 1), small(grid.shared), stream, arguments)
+        }
+        .map_err(|error| format!("{kernel}: {}", say(error)))
+    }
+}
+
+fn allow_shared(function: sys::CUfunction, shared: usize) -> Result<(), result::DriverError> {
+    use sys::CUfunction_attribute_enum as A;
+    // SAFETY: the function's module is loaded.
+    unsafe {
+        let fixed = result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let most = int(shared) - fixed;
+        result::function::set_function_attribute(function, A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            for module in self.modules.drain(..) {
+                // SAFETY: loaded once; the card drained its streams before it dropped the kernels.
+                let _ = unsafe { result::module::unload(module) };
+            }
+        }
+    }
+}

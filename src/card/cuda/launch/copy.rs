@@ -1,0 +1,87 @@
+//! Copies.
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys;
+
+use super::super::error::say;
+use super::super::page_lock::PIECE;
+use super::Launch;
+use crate::card::{HostSpan, Span};
+
+/// The parts of a host span that lie in one page-locked piece each: offset and bytes inside the span.
+fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
+    let (start, total) = (span.offset(), span.bytes());
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == total {
+            return None;
+        }
+        let bytes = (PIECE - (start + done) % PIECE).min(total - done);
+        let piece = (done, bytes);
+        done += bytes;
+        Some(piece)
+    })
+}
+
+impl Launch<'_> {
+    pub(super) fn copy_in(&self, from: &HostSpan, to: &Span, held: &mut Vec<HostSpan>) -> Result<(), String> {
+        let address = self.host_copy(from, to)?;
+        for (offset, bytes) in pieces(from) {
+            let host = from.start().wrapping_add(offset);
+            // SAFETY: `host_copy` checked both sides; `held` keeps the host memory until the stream has passed the copy.
+            let status =
+                unsafe { sys::cuMemcpyHtoDAsync_v2(address + offset as u64, host.cast(), bytes, self.stream) };
+            self.queued(status.result())?;
+        }
+        held.push(from.clone());
+        Ok(())
+    }
+
+    pub(super) fn copy_out(&self, from: &Span, to: &HostSpan, held: &mut Vec<HostSpan>) -> Result<(), String> {
+        if to.buf().is_sealed() {
+            return Err(format!("the host buffer `{}` is sealed", to.buf().what()));
+        }
+        let address = self.host_copy(to, from)?;
+        for (offset, bytes) in pieces(to) {
+            let host = to.start().wrapping_add(offset);
+            // SAFETY: as in `copy_in`; the buffer is not sealed, so that nobody holds a slice of it.
+            let status =
+                unsafe { sys::cuMemcpyDtoHAsync_v2(host.cast(), address + offset as u64, bytes, self.stream) };
+            self.queued(status.result())?;
+        }
+        held.push(to.clone());
+        Ok(())
+    }
+
+    pub(super) fn copy(&self, from: &Span, to: &Span) -> Result<(), String> {
+        if from.bytes != to.bytes {
+            return Err(format!("{} bytes are copied to {}", from.bytes, to.bytes));
+        }
+        let source = self.bytes(from, "the source")?;
+        let target = self.bytes(to, "the target")?;
+        if from.bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: both spans lie in the arena.
+        self.queued(unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, from.bytes, self.stream) }.result())
+    }
+
+    /// The card's side of a copy from or to the host.
+    fn host_copy(&self, host: &HostSpan, card: &Span) -> Result<u64, String> {
+        if host.bytes() != card.bytes {
+            return Err(format!("{} bytes on the host meet {} on the card", host.bytes(), card.bytes));
+        }
+        self.bytes(card, "the span")
+    }
+
+    /// The address of a span of any alignment.
+    fn bytes(&self, span: &Span, what: &str) -> Result<u64, String> {
+        self.at_least(span, 0, what)
+    }
+
+    fn queued(&self, status: Result<(), DriverError>) -> Result<(), String> {
+        status.map_err(say)?;
+        self.begun.set(true);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! The choice of experts and the sums over them.
+
+use super::super::kernels::{Grid, arguments, int};
+use super::super::module::Module;
+use super::super::page_lock::device_address;
+use super::Launch;
+use super::table::Members;
+use crate::card::command::{ExpertSet, Routing};
+use crate::card::{HostSpan, Span};
+use crate::ops::{RouterRule, RouterScores};
+
+/// Experts of a layer that the kernels can choose from.
+const MOST_EXPERTS: usize = 1024;
+
+/// Experts a token may use.
+const MOST_CHOSEN: usize = 32;
+
+/// The addresses of a routing.
+#[derive(Clone, Copy)]
+pub(super) struct Routed {
+    pub(super) ids: u64,
+    pub(super) weights: u64,
+    pub(super) groups: u64,
+    pub(super) list: u64,
+}
+
+impl Launch<'_> {
+    pub(super) fn routed(&self, routing: &Routing) -> Result<Routed, String> {
+        let Routing { rows, experts, top_k, .. } = *routing;
+        if experts == 0 || experts > MOST_EXPERTS || top_k == 0 || top_k > MOST_CHOSEN || top_k > experts {
+            return Err(format!("{top_k} of {experts} experts: at most {MOST_CHOSEN} of {MOST_EXPERTS} can be chosen"));
+        }
+        let groups = self.words(&routing.groups, experts + 1 + rows * top_k, "the groups")?;
+        Ok(Routed {
+            ids: self.words(&routing.ids, rows * top_k, "the ids")?,
+            weights: self.words(&routing.weights, rows * top_k, "the weights")?,
+            groups,
+            list: groups + (experts as u64 + 1) * 4,
+        })
+    }
+
+    pub(super) fn route(
+        &self,
+        logits: &Span,
+        rule: &RouterRule,
+        routing: &Routing,
+        routed: Option<&HostSpan>,
+        held: &mut Vec<HostSpan>,
+    ) -> Result<(), String> {
+        let Routing { rows, experts, top_k, .. } = *routing;
+        let to = self.routed(routing)?;
+        let logits = self.words(logits, rows * experts, "the logits")?;
+        let set = routed.map_or(Ok(0), |span| mapped(span, experts))?;
+        let scores = match rule.scores {
+            RouterScores::Softmax => 0_i32,
+            RouterScores::Sigmoid => 1,
+        };
+        let entries = rows * top_k;
+        let (normalise, scale) = (i32::from(rule.normalise), rule.scale);
+        let grid = Grid::row(rows.div_ceil(8), 256);
+        let group_grid = Grid::row(experts + 1, if entries > 4096 { 1024 } else { 256 });
+        let (rows, experts, top_k, entries) = (int(rows), int(experts), int(top_k), int(entries));
+        // SAFETY: (const float*, int, int, int, int, int, float, u32*, float*).
+        unsafe {
+            self.launch(
+                Module::Base,
+                "route",
+                grid,
+                arguments![logits, rows, experts, top_k, scores, normalise, scale, to.ids, to.weights],
+            )
+        }?;
+        // SAFETY: (const u32*, int, int, u32*, u64*).
+        unsafe { self.launch(Module::Base, "group", group_grid, arguments![to.ids, entries, experts, to.groups, set]) }?;
+        held.extend(routed.cloned());
+        Ok(())
+    }
+
+    pub(super) fn combine(
+        &self,
+        routing: &Routing,
+        slots: &Span,
+        host_slots: Option<&Span>,
+        held: &ExpertSet,
+        width: usize,
+        out: &Span,
+    ) -> Result<(), String> {
+        let routed = self.routed(routing)?;
+        let entries = routing.rows * routing.top_k;
+        let slots = self.words(slots, entries * width, "the slots")?;
+        let others = host_slots.map_or(Ok(0), |span| self.words(span, entries * width, "the host's slots"))?;
+        let out = self.words(out, routing.rows * width, "out")?;
+        self.sum_experts(routing, routed, [slots, others], Members::of(held), [0, width, width], out)
+    }
+
+    /// Queues the sums over the row's experts for columns `first..first + cols` of `width`.
+    pub(super) fn sum_experts(
+        &self,
+        routing: &Routing,
+        routed: Routed,
+        [slots, others]: [u64; 2],
+        members: Members,
+        [first, cols, width]: [usize; 3],
+        out: u64,
+    ) -> Result<(), String> {
+        let grid = Grid::row(routing.rows, 256);
+        let (top_k, first, cols, width) = (int(routing.top_k), int(first), int(cols), int(width));
+        let Routed { ids, weights, .. } = routed;
+        // SAFETY: (const u32*, const float*, int, const float*, const float*, Members, int, int, int, float*).
+        unsafe {
+            self.launch(
+                Module::Base,
+                "combine",
+                grid,
+                arguments![ids, weights, top_k, slots, others, members, first, cols, width, out],
+            )
+        }
+    }
+}
+
+/// The device's address of the mapped set.
+fn mapped(span: &HostSpan, experts: usize) -> Result<u64, String> {
+    if !span.buf().is_locked() {
+        return Err(format!("the host buffer `{}` must be page-locked to be written by a kernel", span.buf().what()));
+    }
+    if span.bytes() < ExpertSet::bytes(experts) || span.offset() % 8 != 0 {
+        return Err(format!("the set of {experts} experts needs {} bytes at a multiple of 8", ExpertSet::bytes(experts)));
+    }
+    device_address(span.start())
+}

@@ -1,0 +1,111 @@
+//! Events of a CUDA card. Driver events are reused: making one costs more than recording it.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::device::Context;
+use super::fault::Fault;
+use crate::card::{CardError, EventState, Stream};
+
+/// Driver events that nobody uses.
+pub(super) struct Marks {
+    context: Arc<Context>,
+    spare: Mutex<Vec<sys::CUevent>>,
+}
+
+// SAFETY: events are handles that the driver lets any thread use.
+unsafe impl Send for Marks {}
+// SAFETY: as above.
+unsafe impl Sync for Marks {}
+
+impl Marks {
+    pub(super) fn new(context: &Arc<Context>) -> Arc<Self> {
+        Arc::new(Self { context: Arc::clone(context), spare: Mutex::default() })
+    }
+
+    /// Marks the end of what is queued on a stream; the context is current.
+    pub(super) fn record(
+        self: &Arc<Self>,
+        stream: sys::CUstream,
+        name: Stream,
+        fault: &Arc<Fault>,
+    ) -> Result<Arc<Mark>, DriverError> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let event = match spare {
+            Some(event) => event,
+            None => result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?,
+        };
+        let mark = Arc::new(Mark { marks: Arc::clone(self), event, name, fault: Arc::clone(fault) });
+        // SAFETY: both handles belong to the current context and live.
+        unsafe { result::event::record(event, stream) }?;
+        Ok(mark)
+    }
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            for event in self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                // SAFETY: created in `record`, in no other list.
+                let _ = unsafe { result::event::destroy(event) };
+            }
+        }
+    }
+}
+
+/// One recorded event.
+pub(super) struct Mark {
+    marks: Arc<Marks>,
+    event: sys::CUevent,
+    name: Stream,
+    fault: Arc<Fault>,
+}
+
+// SAFETY: as for `Marks`.
+unsafe impl Send for Mark {}
+// SAFETY: as for `Marks`.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    pub(super) fn event(&self) -> sys::CUevent {
+        self.event
+    }
+
+    /// Whether it has been passed, or failed.
+    pub(super) fn passed(&self) -> Result<bool, CardError> {
+        self.fault.check()?;
+        self.marks.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
+        // SAFETY: the event lives until `drop`.
+        match unsafe { result::event::query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(self.fault.lose(self.name, error)),
+        }
+    }
+}
+
+impl EventState for Mark {
+    fn finished(&self) -> Result<bool, CardError> {
+        self.passed()
+    }
+
+    fn block(&self) -> Result<(), CardError> {
+        self.fault.check()?;
+        self.marks.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
+        // SAFETY: the event lives until `drop`.
+        unsafe { result::event::synchronize(self.event) }.map_err(|error| self.fault.lose(self.name, error))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.marks.spare.lock().unwrap_or_else(PoisonError::into_inner).push(self.event);
+    }
+}

@@ -1,0 +1,25 @@
+//! NVIDIA GPUs from compute capability 7.5 on.
+//!
+//! A [`CudaCard`] takes its whole memory at once, compiles what the model needs (or takes it from a cache on disk) and runs each
+//! [`Stream`](super::Stream) as a stream of the driver. Nothing here needs CUDA at build time or, until a card is opened, at run time.
+#![allow(unsafe_code)]
+
+mod arena;
+mod card;
+mod compile;
+mod device;
+mod error;
+mod fault;
+mod kernels;
+mod launch;
+mod mark;
+mod module;
+mod nvrtc;
+mod page_lock;
+
+pub use card::{CudaCard, CudaSettings};
+pub use compile::{Built, Compiler, CompilerSettings};
+pub use device::{CudaDevice, probe};
+pub use error::CudaError;
+pub use module::{Module, TensorKv};
+pub use nvrtc::{Compiled, Nvrtc};

@@ -1,0 +1,257 @@
+//! The kernel modules: which sources make each, for what it is specialised, and which kernels it has.
+
+use std::fmt;
+
+use crate::ops::{ATTENTION_TILE, AttentionShape, KvType};
+use crate::quant::{QuantType, codebook};
+
+const PLATFORM: &str = include_str!("../../../kernels/platform.cuh");
+const COMMON: &str = include_str!("../../../kernels/common.cuh");
+const ELEMENTWISE: &str = include_str!("../../../kernels/elementwise.cu");
+const ROUTER: &str = include_str!("../../../kernels/router.cu");
+const CELLS: &str = include_str!("../../../kernels/cells.cuh");
+const ATTENTION: &str = include_str!("../../../kernels/attention.cu");
+const ATTENTION_PROMPT: &str = include_str!("../../../kernels/attention_prompt.cu");
+const ATTENTION_DECODE: &str = include_str!("../../../kernels/attention_decode.cu");
+const QUANT: &str = include_str!("../../../kernels/quant.cuh");
+const PRODUCT: &str = include_str!("../../../kernels/product.cuh");
+const LINEAR: &str = include_str!("../../../kernels/linear.cu");
+const VECTOR: &str = include_str!("../../../kernels/vector.cuh");
+const LINEAR_DECODE: &str = include_str!("../../../kernels/linear_decode.cu");
+
+/// Kernels that are compiled together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Module {
+    /// What every model needs.
+    Base,
+    /// Attention for any head size and cell type.
+    Attention,
+    /// Attention on tensor cores.
+    AttentionTensor {
+        /// Elements of a head: 64, 128 or 256.
+        head_dim: usize,
+        /// Cell type: F16 or INT8.
+        kv: TensorKv,
+    },
+    /// Products with one weight format.
+    Weights(QuantType),
+}
+
+/// The cell types that tensor cores attend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TensorKv {
+    /// [`KvType::F16`].
+    F16,
+    /// [`KvType::Int8`].
+    Int8,
+}
+
+impl Module {
+    /// Every module for an architecture.
+    pub fn all(arch: u32) -> Vec<Self> {
+        let mut all = vec![Self::Base, Self::Attention];
+        for head_dim in [64, 128, 256] {
+            for kv in [TensorKv::F16, TensorKv::Int8] {
+                all.push(Self::AttentionTensor { head_dim, kv });
+            }
+        }
+        all.retain(|module| module.exists(arch));
+        all.extend(QuantType::ALL.map(Self::Weights));
+        all
+    }
+
+    /// The tensor-core module for these layers, or `None` where [`Module::Attention`] does all.
+    pub fn for_attention(shape: &AttentionShape, kind: KvType, arch: u32) -> Option<Self> {
+        let kv = match kind {
+            KvType::F32 => return None,
+            KvType::F16 => TensorKv::F16,
+            KvType::Int8 => TensorKv::Int8,
+        };
+        let head_dim = shape.head_dim;
+        let module = Self::AttentionTensor { head_dim, kv };
+        (matches!(head_dim, 64 | 128 | 256) && shape.value_dim == head_dim && module.exists(arch)).then_some(module)
+    }
+
+    // Turing's 64 KiB of shared memory hold no tile of keys, values and queries of 256 elements.
+    fn exists(self, arch: u32) -> bool {
+        !matches!(self, Self::AttentionTensor { head_dim: 256, .. }) || arch >= 80
+    }
+
+    /// Shared memory that its largest launch asks for, beside what kernels hold of themselves (of [`Module::Attention`], with heads
+    /// of 256).
+    pub fn dynamic_shared(self, arch: u32) -> usize {
+        match self {
+            Self::Base => 0,
+            Self::Attention => general_shared(256, 256),
+            Self::AttentionTensor { head_dim, kv } => prompt_shared(head_dim, kv, arch).max(decode_shared(head_dim)),
+            Self::Weights(ty) => product_shared(ty, 128, arch),
+        }
+    }
+
+    /// The source, complete in one text.
+    pub fn source(self) -> String {
+        let parts: &[&str] = match self {
+            Self::Base => &[PLATFORM, COMMON, ELEMENTWISE, ROUTER],
+            Self::Attention => &[PLATFORM, COMMON, CELLS, ATTENTION],
+            Self::AttentionTensor { .. } => &[PLATFORM, COMMON, CELLS, ATTENTION_PROMPT, ATTENTION_DECODE],
+            Self::Weights(ty) => {
+                return [PLATFORM, &grid(ty), COMMON, QUANT, PRODUCT, LINEAR, VECTOR, LINEAR_DECODE].concat();
+            }
+        };
+        parts.concat()
+    }
+
+    /// Compiler options that specialise the source.
+    pub fn options(self) -> Vec<String> {
+        match self {
+            Self::Base | Self::Attention => Vec::new(),
+            Self::AttentionTensor { head_dim, kv } => {
+                let kind = match kv {
+                    TensorKv::F16 => 1,
+                    TensorKv::Int8 => 2,
+                };
+                vec![format!("-DHEAD_DIM={head_dim}"), format!("-DKV_KIND={kind}")]
+            }
+            Self::Weights(ty) => vec![format!("-DQUANT={ty}")],
+        }
+    }
+
+    /// Its kernels.
+    pub fn kernels(self) -> &'static [&'static str] {
+        match self {
+            Self::Base => &[
+                "rms_norm",
+                "rms_norm_short",
+                "rope",
+                "gated_activation",
+                "store_kv",
+                "rows_to_halves",
+                "route",
+                "group",
+                "combine",
+                "plan_tiles",
+                "gate_rows",
+            ],
+            Self::Attention => &["attend_tiles", "merge_tiles", "attend_rows"],
+            Self::AttentionTensor { .. } => &["attend_prompt", "decode_tiles"],
+            Self::Weights(_) => &[
+                "linear_prompt_32",
+                "linear_prompt_64",
+                "linear_prompt_128",
+                "experts_in_32",
+                "experts_in_64",
+                "experts_in_128",
+                "experts_out_32",
+                "experts_out_64",
+                "experts_out_128",
+                "linear_decode_1",
+                "linear_decode_8",
+                "experts_decode_in",
+                "experts_decode_out",
+            ],
+        }
+    }
+}
+
+/// Outputs of a prompt's tile.
+pub(super) const TILE_OUTPUTS: usize = 128;
+
+/// Query heads that a block of the general attention kernels takes.
+pub(super) const GROUP: usize = 8;
+
+/// Inputs of a step of the products.
+const STEP: usize = 64;
+
+/// Shared memory of a prompt's product in tiles of `rows`.
+pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
+    if ty == QuantType::F32 {
+        return 32 * (rows + TILE_OUTPUTS + 8) * 4;
+    }
+    let weights = 2 * TILE_OUTPUTS * STEP * 2;
+    match arch {
+        // Hopper's products take 64 rows, whether all are used or not, and some unpack from shared memory.
+        90 => match raw_pitch(ty) {
+            0 => weights + 3 * rows.max(64) * STEP * 2,
+            pitch => weights + 2 * rows.max(64) * STEP * 2 + 2 * TILE_OUTPUTS * pitch,
+        },
+        75 => weights + 2 * rows * STEP * 2,
+        _ => weights + 3 * rows * STEP * 2,
+    }
+}
+
+/// Bytes from row to row of raw weights in shared memory (`Chunks` in `product.cuh`).
+fn raw_pitch(ty: QuantType) -> usize {
+    let chunk = match ty.block_len() {
+        1 => return 0,
+        32 => 128,
+        _ => 256,
+    };
+    let bytes = chunk / ty.block_len() * ty.block_bytes();
+    if ty.block_bytes().is_multiple_of(16) { 0 } else { (((bytes + 30) / 16) | 1) * 16 }
+}
+
+/// Rows of a block of a prompt's attention.
+pub(super) const fn prompt_rows(head_dim: usize) -> usize {
+    if head_dim > 128 { 64 } else { 128 }
+}
+
+/// Shared memory of a prompt's attention: stages of keys and values, queries of large heads, scales.
+pub(super) fn prompt_shared(head_dim: usize, kv: TensorKv, arch: u32) -> usize {
+    let wide = head_dim > 128;
+    let stages = if arch >= 80 && !wide { 2 } else { 1 };
+    let queries = if wide { prompt_rows(head_dim) * head_dim } else { 0 };
+    let scales = match kv {
+        TensorKv::F16 => 0,
+        TensorKv::Int8 => stages * 2 * ATTENTION_TILE * 4,
+    };
+    (2 * stages * ATTENTION_TILE * head_dim + queries) * 2 + scales
+}
+
+/// Query heads that a block of decode on tensor cores takes.
+pub(super) const DECODE_HEADS: usize = 16;
+
+/// Shared memory of decode on tensor cores: a tile's keys and values, queries, probabilities, scores, scales.
+pub(super) fn decode_shared(head_dim: usize) -> usize {
+    let halves = 2 * ATTENTION_TILE * head_dim + DECODE_HEADS * head_dim + DECODE_HEADS * ATTENTION_TILE;
+    halves * 2 + DECODE_HEADS * 68 * 4 + 2 * ATTENTION_TILE * 4
+}
+
+/// Shared memory of the general attention kernels: queries, scores, and the cells that are looked at together.
+pub(super) fn general_shared(head_dim: usize, value_dim: usize) -> usize {
+    let cells = |dim: usize, pitch: usize| if dim <= 128 { ATTENTION_TILE * pitch } else { ATTENTION_TILE / 2 * pitch };
+    let stage = cells(head_dim, head_dim + 1).max(cells(value_dim, value_dim));
+    (GROUP * head_dim + ATTENTION_TILE * GROUP + stage) * 4
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Base => f.pad("base"),
+            Self::Attention => f.pad("attention"),
+            Self::AttentionTensor { head_dim, kv } => f.pad(&format!("attention-{head_dim}-{kv:?}").to_lowercase()),
+            Self::Weights(ty) => f.pad(&ty.name().to_lowercase()),
+        }
+    }
+}
+
+/// The codebook of a format as source text, if it has one.
+fn grid(ty: QuantType) -> String {
+    let eights = |entries: &[u64]| {
+        let pairs = entries.iter().map(|entry| format!("{{{}u,{}u}}", entry & 0xffff_ffff, entry >> 32));
+        table("uint2", "GRID2", pairs)
+    };
+    let fours = |entries: &[u32]| table("u32", "GRID3", entries.iter().map(|entry| format!("{entry}u")));
+    match ty {
+        QuantType::IQ2_XXS => eights(&codebook::IQ2_XXS),
+        QuantType::IQ2_XS => eights(&codebook::IQ2_XS),
+        QuantType::IQ2_S => eights(&codebook::IQ2_S),
+        QuantType::IQ3_XXS => fours(&codebook::IQ3_XXS),
+        QuantType::IQ3_S => fours(&codebook::IQ3_S),
+        _ => String::new(),
+    }
+}
+
+fn table(ty: &str, name: &str, entries: impl Iterator<Item = String>) -> String {
+    let entries: Vec<String> = entries.collect();
+    format!("__device__ const {ty} GRID_TABLE[] = {{{}}};\n#define {name} GRID_TABLE\n", entries.join(","))
+}

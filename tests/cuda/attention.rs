@@ -1,0 +1,161 @@
+//! Attention in both phases over cells of every type.
+
+use aqueduct::card::command::{AttentionEnd, Cells, Command, Phase};
+use aqueduct::card::{CardKind, Span, scratch};
+use aqueduct::ops::{AttentionShape, CellLayout, KvType};
+
+use crate::rig::{Random, Rig, bits, error, rig, shape};
+
+/// K and V of a layer's cells as they are stored, in f64: `[cell][k or v][head][element]`.
+fn stored(layout: &CellLayout, bytes: &[u8], cell: usize, value: bool, head: usize) -> Vec<f64> {
+    let cell = &bytes[cell * layout.cell_bytes()..][..layout.cell_bytes()];
+    let (dim, offset) = if value { (layout.value_dim, layout.value_offset()) } else { (layout.head_dim, 0) };
+    let at = offset + head * dim * layout.kind.bytes();
+    let float = |at: usize| f32::from_le_bytes(cell[at..at + 4].try_into().unwrap());
+    match layout.kind {
+        KvType::F32 => (0..dim).map(|i| f64::from(float(at + 4 * i))).collect(),
+        KvType::F16 => (0..dim)
+            .map(|i| f64::from(half::f16::from_le_bytes([cell[at + 2 * i], cell[at + 2 * i + 1]]).to_f32()))
+            .collect(),
+        KvType::Int8 => {
+            let scale = f64::from(float(layout.scales_offset() + (usize::from(value) * layout.kv_heads + head) * 4));
+            (0..dim).map(|i| f64::from(cell[at + i].cast_signed()) * scale).collect()
+        }
+    }
+}
+
+struct Case<'a> {
+    rig: &'a Rig,
+    shape: AttentionShape,
+    layout: CellLayout,
+    cells: Span,
+    q: Span,
+}
+
+impl Case<'_> {
+    fn cells(&self, first: usize, count: usize) -> Cells {
+        let bytes = self.layout.cell_bytes();
+        Cells { at: self.cells.part(first * bytes, count * bytes), first, count }
+    }
+
+    /// Rows `from..to` of the queries, the first of them at `position`, over these pieces of the cells, with a new command at `cuts`.
+    fn run(&self, phase: Phase, rows: std::ops::Range<usize>, position: usize, commands: &[&[(usize, usize)]]) -> Vec<f32> {
+        let AttentionShape { heads, head_dim, value_dim, .. } = self.shape;
+        let n = rows.len();
+        let state = self.rig.poisoned(n * heads * (2 + value_dim) * 4);
+        let out = self.rig.poisoned(n * heads * value_dim * 4);
+        let work = self.rig.poisoned(scratch::attention(CardKind::Cuda, phase, n, &self.shape));
+        for (i, pieces) in commands.iter().enumerate() {
+            let last = i + 1 == commands.len();
+            self.rig.run(Command::Attention {
+                q: self.q.rows(rows.clone(), heads * head_dim * 4),
+                rows: n,
+                first: position,
+                shape: self.shape,
+                layout: self.layout,
+                cells: pieces.iter().map(|(first, count)| self.cells(*first, *count)).collect(),
+                state,
+                resume: i > 0,
+                end: if last { AttentionEnd::Finish(out) } else { AttentionEnd::Keep },
+                phase,
+                scratch: work,
+            });
+        }
+        self.rig.read(&out)
+    }
+}
+
+#[test]
+fn attention_is_near_the_exact_one_however_its_cells_come() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(20);
+    let shapes = [
+        shape(8, 2, 64),
+        shape(10, 1, 128),
+        shape(4, 4, 256),
+        shape(6, 2, 80),
+        AttentionShape { value_dim: 40, ..shape(3, 3, 48) },
+    ];
+    for kind in [KvType::F32, KvType::F16, KvType::Int8] {
+        for shape in shapes {
+            let AttentionShape { heads, kv_heads, head_dim, value_dim, scale } = shape;
+            let (total, rows, first) = (700, 300, 400);
+            let layout = CellLayout::new(kind, &shape);
+            let cells = rig.poisoned(total * layout.cell_bytes());
+            let k = rig.floats(&random.normals(total * kv_heads * head_dim));
+            let v = rig.floats(&random.normals(total * kv_heads * value_dim));
+            rig.run(Command::StoreKv { k, v, layout, cells: Cells { at: cells, first: 0, count: total } });
+            let bytes = rig.download(&cells);
+            let q = random.normals(rows * heads * head_dim);
+            let case = Case { rig, shape, layout, cells, q: rig.floats(&q) };
+
+            let probes = [0, 1, 63, 64, 170, rows - 1];
+            let mut want = Vec::new();
+            for row in probes {
+                for head in 0..heads {
+                    let kv_head = head / (heads / kv_heads);
+                    let q = &q[(row * heads + head) * head_dim..][..head_dim];
+                    let scores: Vec<f64> = (0..=first + row)
+                        .map(|cell| {
+                            let k = stored(&layout, &bytes, cell, false, kv_head);
+                            k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum::<f64>() * f64::from(scale)
+                        })
+                        .collect();
+                    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let all: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+                    let mut out = vec![0.0; value_dim];
+                    for (cell, score) in scores.iter().enumerate() {
+                        let p = (score - largest).exp() / all;
+                        let v = stored(&layout, &bytes, cell, true, kv_head);
+                        out.iter_mut().zip(v).for_each(|(o, v)| *o += p * v);
+                    }
+                    want.extend(out);
+                }
+            }
+            let each = heads * value_dim;
+            let pick = |all: &[f32]| -> Vec<f32> { probes.iter().flat_map(|r| all[r * each..(r + 1) * each].to_vec()).collect() };
+
+            let prompt = case.run(Phase::Prompt, 0..rows, first, &[&[(0, total)]]);
+            let off = error(&pick(&prompt), &want);
+            let tensor = kind != KvType::F32 && matches!(head_dim, 64 | 128 | 256);
+            assert!(off < if tensor { 1.5e-3 } else { 1e-5 }, "{kind:?} {shape:?}: {off:.1e}");
+            let pieces: [&[(usize, usize)]; 3] = [&[(0, 128), (128, 64)], &[(192, 320)], &[(512, 64), (576, 124)]];
+            assert_eq!(bits(&case.run(Phase::Prompt, 0..rows, first, &pieces)), bits(&prompt), "{kind:?} {shape:?} in pieces");
+            for part in [0..1, 5..70, 130..300] {
+                let alone = case.run(Phase::Prompt, part.clone(), first + part.start, &[&[(0, 256), (256, 444)]]);
+                assert_eq!(bits(&alone), bits(&prompt[part.start * each..part.end * each]), "{kind:?} {shape:?} {part:?}");
+            }
+            for _ in 0..3 {
+                assert_eq!(bits(&case.run(Phase::Prompt, 0..rows, first, &[&[(0, total)]])), bits(&prompt));
+            }
+
+            let decode = case.run(Phase::Decode, 0..rows, first, &[&[(0, total)]]);
+            let decode_off = error(&pick(&decode), &want);
+            assert!(decode_off < if tensor { 1.5e-3 } else { 1e-5 }, "{kind:?} {shape:?} in decode: {decode_off:.1e}");
+            let again = case.run(Phase::Decode, 0..rows, first, &pieces);
+            assert_eq!(bits(&again), bits(&decode), "{kind:?} {shape:?} in pieces");
+            let alone = case.run(Phase::Decode, 77..78, first + 77, &[&[(0, first + 78)]]);
+            assert_eq!(bits(&alone), bits(&decode[77 * each..78 * each]));
+            println!("{kind:?} {heads}/{kv_heads} x {head_dim}: prompt {off:.1e} decode {decode_off:.1e}");
+        }
+    }
+}
+
+#[test]
+fn long_contexts_are_merged_in_passes_of_one_order() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(21);
+    let shape = shape(2, 1, 64);
+    for kind in [KvType::F32, KvType::Int8] {
+        // More tiles than the work memory of a row holds.
+        let total = 20_000;
+        let layout = CellLayout::new(kind, &shape);
+        let cells = rig.poisoned(total * layout.cell_bytes());
+        let k = rig.floats(&random.normals(total * 64));
+        rig.run(Command::StoreKv { k, v: k, layout, cells: Cells { at: cells, first: 0, count: total } });
+        let case = Case { rig, shape, layout, cells, q: rig.floats(&random.normals(2 * 64)) };
+        let whole = case.run(Phase::Decode, 0..1, total - 1, &[&[(0, total)]]);
+        let pieces = case.run(Phase::Decode, 0..1, total - 1, &[&[(0, 8192)], &[(8192, 64)], &[(8256, total - 8256)]]);
+        assert_eq!(bits(&whole), bits(&pieces), "{kind:?}");
+    }
+}

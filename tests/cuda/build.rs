@@ -1,0 +1,82 @@
+//! Every kernel compiles for every architecture without spilling or passing its shared memory. Needs the compiler, no GPU.
+
+use aqueduct::card::cuda::{Built, Compiler, CompilerSettings, Module};
+
+/// The numbers before `what` in the compiler's report, with the kernel they belong to.
+fn reported<'a>(log: &'a str, what: &str) -> Vec<(&'a str, usize)> {
+    let mut kernel = "";
+    let mut found = Vec::new();
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("entry function '") {
+            kernel = rest.split('\'').next().unwrap_or_default();
+        }
+        if let Some((before, _)) = line.split_once(what) {
+            let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+            found.push((kernel, digits.parse().expect("a number stands there")));
+        }
+    }
+    found
+}
+
+/// Shared memory that a block may ask for, without what the driver keeps.
+fn shared_limit(arch: u32) -> usize {
+    1024 * match arch {
+        75 => 64,
+        80 | 87 => 163,
+        86 | 89 | 120 => 99,
+        _ => 227,
+    }
+}
+
+/// What is wrong with a module, and how many kernels it has.
+fn check(built: &Built, arch: u32, wrong: &mut Vec<String>) -> usize {
+    let name = built.module.to_string();
+    assert!(built.cubin.starts_with(b"\x7fELF"), "{name} sm_{arch}");
+    let spills = reported(&built.log, " bytes spill stores");
+    assert_eq!(spills.len(), built.module.kernels().len(), "{name} sm_{arch} reports each kernel once:\n{}", built.log);
+    // On Hopper two blocks share a processor at 128 registers a thread: a word or two outside the loops may go to the stack there.
+    let allowed = if arch == 90 { 16 } else { 0 };
+    for (kernel, bytes) in &spills {
+        assert!(built.module.kernels().contains(kernel), "{kernel} is not listed");
+        if *bytes > allowed {
+            wrong.push(format!("{name} sm_{arch}: {kernel} spills {bytes} bytes"));
+        }
+    }
+    let own = reported(&built.log, " bytes smem").into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0);
+    let all = own + built.module.dynamic_shared(arch);
+    if all > shared_limit(arch) {
+        wrong.push(format!("{name} sm_{arch}: {all} bytes of shared memory, {} is the limit", shared_limit(arch)));
+    }
+    spills.len()
+}
+
+#[test]
+#[ignore = "takes minutes: .ci/kernels runs it"]
+fn every_kernel_compiles_for_every_architecture() {
+    let Some(nvrtc) = std::env::var_os("AQUEDUCT_NVRTC") else {
+        println!("skipped: AQUEDUCT_NVRTC does not name a compiler");
+        return;
+    };
+    let archs = std::env::var("AQUEDUCT_ARCHS").unwrap_or_else(|_| "75 86 120".to_owned());
+    let compiler = Compiler::new(CompilerSettings { nvrtc: Some(nvrtc.into()), cache: None }, 13);
+    println!("NVRTC {:?} at {}", compiler.nvrtc().unwrap().version(), compiler.nvrtc().unwrap().path().display());
+    let mut wrong = Vec::new();
+    for arch in archs.split_whitespace().map(|arch| arch.parse().expect("an architecture such as 86")) {
+        let built = compiler.build(arch, &Module::all(arch)).unwrap();
+        let kernels: usize = built.iter().map(|built| check(built, arch, &mut wrong)).sum();
+        println!("sm_{arch}: {} modules, {kernels} kernels", built.len());
+        assert!(kernels > 250);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_missing_compiler_is_named() {
+    let nowhere = std::path::PathBuf::from("/nonexistent/nvrtc");
+    let compiler = Compiler::new(CompilerSettings { nvrtc: Some(nowhere), cache: None }, 13);
+    let message = match compiler.build(90, &[Module::Base]) {
+        Ok(_) => panic!("nothing was compiled"),
+        Err(error) => error.to_string(),
+    };
+    assert!(message.contains("/nonexistent/nvrtc"), "{message}");
+}

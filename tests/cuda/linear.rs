@@ -1,0 +1,153 @@
+//! Dense products in every format.
+
+use aqueduct::card::command::{Command, Into, LinearPart, Phase, Weight};
+use aqueduct::card::{CardKind, Span, scratch};
+use aqueduct::quant::QuantType;
+
+use crate::rig::{Random, Rig, bits, error, product, rig, values};
+
+/// How far a phase may be from the exact product.
+fn limit(ty: QuantType, phase: Phase) -> f64 {
+    match (ty, phase) {
+        (QuantType::F32, _) | (QuantType::F16 | QuantType::BF16, Phase::Decode) => 2e-6,
+        (_, Phase::Prompt) => 6e-4,
+        (_, Phase::Decode) => 1.2e-2,
+    }
+}
+
+fn cols_of(ty: QuantType) -> [usize; 2] {
+    match ty.block_len() {
+        1 => [77, 328],
+        32 => [96, 352],
+        _ => [256, 768],
+    }
+}
+
+struct Case {
+    x: Span,
+    rows: usize,
+    weight: Weight,
+    bias: Option<Span>,
+    scratch: Span,
+}
+
+impl Case {
+    fn run(&self, rig: &Rig, rows: std::ops::Range<usize>, into: Into, phase: Phase, out: Span) -> Vec<f32> {
+        let Weight { cols, rows: outputs, .. } = self.weight;
+        let out = out.part(0, rows.len() * outputs * 4);
+        rig.run(Command::Linear {
+            x: self.x.rows(rows.clone(), cols * 4),
+            rows: rows.len(),
+            parts: vec![LinearPart { weight: self.weight, bias: self.bias, out }],
+            into,
+            phase,
+            scratch: self.scratch,
+        });
+        rig.read(&out)
+    }
+}
+
+#[test]
+fn products_are_near_the_exact_ones_and_rows_do_not_know_each_other() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(1);
+    for ty in QuantType::ALL {
+        let (mut worst, mut checks) = ([0.0_f64; 2], 0);
+        for cols in cols_of(ty) {
+            for outputs in [1, 200] {
+                let rows = 150;
+                let bytes = random.weights(ty, outputs, cols);
+                let w = values(ty, &bytes, outputs * cols);
+                let x = random.normals(rows * cols);
+                let bias = random.normals(outputs);
+                let mut want = product(&x, &w, cols);
+                let scale = (want.iter().map(|v| v * v).sum::<f64>() / want.len() as f64).sqrt() as f32;
+                let bias: Vec<f32> = bias.iter().map(|b| b * scale).collect();
+                for row in want.chunks_exact_mut(outputs) {
+                    row.iter_mut().zip(&bias).for_each(|(v, b)| *v += f64::from(*b));
+                }
+                let case = Case {
+                    x: rig.floats(&x),
+                    rows,
+                    weight: Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) },
+                    bias: Some(rig.floats(&bias)),
+                    scratch: rig.poisoned(scratch::linear(CardKind::Cuda, rows, cols)),
+                };
+                for (at, phase) in [Phase::Prompt, Phase::Decode].into_iter().enumerate() {
+                    let out = rig.poisoned(rows * outputs * 4);
+                    let all = case.run(rig, 0..rows, Into::Store, phase, out);
+                    worst[at] = worst[at].max(error(&all, &want));
+                    // Tiles of 32, 64 and 128 rows, launches of 1 and 8.
+                    for part in [0..1, 3..8, 5..35, 20..84, 40..150] {
+                        let out = rig.poisoned(part.len() * outputs * 4);
+                        let alone = case.run(rig, part.clone(), Into::Store, phase, out);
+                        assert_eq!(bits(&alone), bits(&all[part.start * outputs..part.end * outputs]), "{ty} {phase:?} {part:?}");
+                        checks += 1;
+                    }
+                    let before = random.normals(case.rows * outputs);
+                    let sums = case.run(rig, 0..rows, Into::Add, phase, rig.floats(&before));
+                    for ((sum, before), product) in sums.iter().zip(&before).zip(&all) {
+                        assert_eq!(sum.to_bits(), (before + product).to_bits(), "{ty} {phase:?} added");
+                    }
+                }
+            }
+        }
+        println!("{ty:8} prompt {:.1e} decode {:.1e}, {checks} row comparisons", worst[0], worst[1]);
+        assert!(worst[0] < limit(ty, Phase::Prompt) && worst[1] < limit(ty, Phase::Decode), "{ty}: {worst:?}");
+    }
+}
+
+#[test]
+fn parts_of_different_formats_go_together() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(2);
+    let (rows, cols) = (70, 512);
+    let x = random.normals(rows * cols);
+    let types = [QuantType::Q8_0, QuantType::Q8_0, QuantType::Q4_K, QuantType::F32, QuantType::Q4_K];
+    for phase in [Phase::Prompt, Phase::Decode] {
+        let mut parts = Vec::new();
+        let mut wants = Vec::new();
+        for (i, ty) in types.into_iter().enumerate() {
+            let outputs = 100 + 60 * i;
+            let bytes = random.weights(ty, outputs, cols);
+            wants.push(product(&x, &values(ty, &bytes, outputs * cols), cols));
+            let weight = Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) };
+            parts.push(LinearPart { weight, bias: None, out: rig.poisoned(rows * outputs * 4) });
+        }
+        rig.run(Command::Linear {
+            x: rig.floats(&x),
+            rows,
+            parts: parts.clone(),
+            into: Into::Store,
+            phase,
+            scratch: rig.space(scratch::linear(CardKind::Cuda, rows, cols)),
+        });
+        for (part, want) in parts.iter().zip(&wants) {
+            let off = error(&rig.read(&part.out), want);
+            assert!(off < limit(part.weight.ty, phase), "{} {phase:?}: {off:.1e}", part.weight.ty);
+        }
+    }
+}
+
+#[test]
+fn rows_far_from_one_keep_their_precision() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(3);
+    let (rows, cols, outputs, ty) = (40, 256, 128, QuantType::Q4_K);
+    let bytes = random.weights(ty, outputs, cols);
+    let w = values(ty, &bytes, outputs * cols);
+    for factor in [1e-12_f32, 1e-3, 1e6, 1e15] {
+        let x: Vec<f32> = random.normals(rows * cols).iter().map(|v| v * factor).collect();
+        let out = rig.poisoned(rows * outputs * 4);
+        rig.run(Command::Linear {
+            x: rig.floats(&x),
+            rows,
+            parts: vec![LinearPart { weight: Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) }, bias: None, out }],
+            into: Into::Store,
+            phase: Phase::Prompt,
+            scratch: rig.space(scratch::linear(CardKind::Cuda, rows, cols)),
+        });
+        let off = error(&rig.read(&out), &product(&x, &w, cols));
+        assert!(off < 6e-4, "rows of about {factor:e}: {off:.1e}");
+    }
+}

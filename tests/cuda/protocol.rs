@@ -1,0 +1,64 @@
+//! Memory, copies, events, refusals.
+
+use aqueduct::card::command::Command;
+use aqueduct::card::{Card, CardError, Stream};
+use aqueduct::units::Bytes;
+
+use crate::rig::{WHY, rig};
+
+#[test]
+fn events_order_streams_and_polls_see_them_end() {
+    let Some(rig) = rig() else { return };
+    let card = &rig.card;
+    let bytes = 64 << 20;
+    let (a, b) = (rig.space(bytes), rig.space(bytes));
+    let mut polls = 0;
+    for round in 0..20_u8 {
+        let host = rig.memory.alloc(bytes, "round").unwrap();
+        let back = rig.memory.alloc(bytes, "back").unwrap();
+        assert!(host.is_locked());
+        host.whole().write(|to| to.fill(round)).unwrap();
+        card.submit(Stream::Experts, Command::CopyIn { from: host.whole(), to: a }).unwrap();
+        let arrived = card.record(Stream::Experts).unwrap();
+        card.wait(Stream::Compute, &arrived, WHY).unwrap();
+        card.submit(Stream::Compute, Command::Copy { from: a, to: b }).unwrap();
+        let copied = card.record(Stream::Compute).unwrap();
+        card.wait(Stream::KvOut, &copied, WHY).unwrap();
+        card.submit(Stream::KvOut, Command::CopyOut { from: b, to: back.whole() }).unwrap();
+        // The card keeps the source alive for as long as it copies.
+        drop(host);
+        let written = card.record(Stream::KvOut).unwrap();
+        while !card.finished(&written).unwrap() {
+            polls += 1;
+            std::thread::yield_now();
+        }
+        assert!(back.whole().read(|bytes| bytes.iter().all(|b| *b == round)).unwrap());
+        card.sync(&written, WHY).unwrap();
+        card.wait(Stream::Experts, &copied, WHY).unwrap();
+    }
+    println!("{polls} polls saw copies under way");
+    assert!(polls > 0, "20 times 64 MiB do not all arrive at once");
+}
+
+#[test]
+fn refusals_name_the_reason_and_leave_the_card_usable() {
+    let Some(rig) = rig() else { return };
+    let card = &rig.card;
+    let free = card.free_memory().unwrap();
+    let refused = card.alloc(Bytes(free.0 + 1), "too much").unwrap_err();
+    assert!(matches!(refused, CardError::OutOfMemory { .. }), "{refused}");
+    assert_eq!(card.free_memory().unwrap(), free);
+    let empty = card.alloc(Bytes(0), "nothing").unwrap().whole();
+    rig.run(Command::Copy { from: empty, to: empty });
+
+    let x = rig.floats(&[1.0; 64]);
+    let short = rig.space(100);
+    let refused = card
+        .submit(Stream::Compute, Command::RmsNorm { x, weight: short, eps: 0.0, rows: 1, cols: 64, out: x })
+        .unwrap_err();
+    assert!(matches!(refused, CardError::Refused { .. }) && refused.to_string().contains("rms norm"), "{refused}");
+    card.recover().unwrap();
+    let weight = rig.floats(&[1.0; 64]);
+    rig.run(Command::RmsNorm { x, weight, eps: 0.0, rows: 1, cols: 64, out: x });
+    assert_eq!(rig.read(&x), [1.0; 64]);
+}
