@@ -39,7 +39,13 @@ impl Case<'_> {
     }
 
     /// Rows `from..to` of the queries, the first of them at `position`, over these pieces of the cells, with a new command at `cuts`.
-    fn run(&self, phase: Phase, rows: std::ops::Range<usize>, position: usize, commands: &[&[(usize, usize)]]) -> Vec<f32> {
+    fn run(
+        &self,
+        phase: Phase,
+        rows: std::ops::Range<usize>,
+        position: usize,
+        commands: &[&[(usize, usize)]],
+    ) -> Vec<f32> {
         let AttentionShape { heads, head_dim, value_dim, .. } = self.shape;
         let n = rows.len();
         let state = self.rig.poisoned(n * heads * (2 + value_dim) * 4);
@@ -113,17 +119,27 @@ fn attention_is_near_the_exact_one_however_its_cells_come() {
                 }
             }
             let each = heads * value_dim;
-            let pick = |all: &[f32]| -> Vec<f32> { probes.iter().flat_map(|r| all[r * each..(r + 1) * each].to_vec()).collect() };
+            let pick = |all: &[f32]| -> Vec<f32> {
+                probes.iter().flat_map(|r| all[r * each..(r + 1) * each].to_vec()).collect()
+            };
 
             let prompt = case.run(Phase::Prompt, 0..rows, first, &[&[(0, total)]]);
             let off = error(&pick(&prompt), &want);
             let tensor = kind != KvType::F32 && matches!(head_dim, 64 | 128 | 256);
             assert!(off < if tensor { 1.5e-3 } else { 1e-5 }, "{kind:?} {shape:?}: {off:.1e}");
             let pieces: [&[(usize, usize)]; 3] = [&[(0, 128), (128, 64)], &[(192, 320)], &[(512, 64), (576, 124)]];
-            assert_eq!(bits(&case.run(Phase::Prompt, 0..rows, first, &pieces)), bits(&prompt), "{kind:?} {shape:?} in pieces");
+            assert_eq!(
+                bits(&case.run(Phase::Prompt, 0..rows, first, &pieces)),
+                bits(&prompt),
+                "{kind:?} {shape:?} in pieces"
+            );
             for part in [0..1, 5..70, 130..300] {
                 let alone = case.run(Phase::Prompt, part.clone(), first + part.start, &[&[(0, 256), (256, 444)]]);
-                assert_eq!(bits(&alone), bits(&prompt[part.start * each..part.end * each]), "{kind:?} {shape:?} {part:?}");
+                assert_eq!(
+                    bits(&alone),
+                    bits(&prompt[part.start * each..part.end * each]),
+                    "{kind:?} {shape:?} {part:?}"
+                );
             }
             for _ in 0..3 {
                 assert_eq!(bits(&case.run(Phase::Prompt, 0..rows, first, &[&[(0, total)]])), bits(&prompt));

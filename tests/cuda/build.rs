@@ -57,7 +57,8 @@ fn every_kernel_compiles_for_every_architecture() {
         println!("skipped: AQUEDUCT_NVRTC does not name a compiler");
         return;
     };
-    let archs = std::env::var("AQUEDUCT_ARCHS").unwrap_or_else(|_| "75 86 120".to_owned());
+    let archs =
+        std::env::var_os("AQUEDUCT_ARCHS").map_or_else(|| "75 86 120".to_owned(), |archs| archs.into_string().unwrap());
     let compiler = Compiler::new(CompilerSettings { nvrtc: Some(nvrtc.into()), cache: None }, 13);
     println!("NVRTC {:?} at {}", compiler.nvrtc().unwrap().version(), compiler.nvrtc().unwrap().path().display());
     let mut wrong = Vec::new();

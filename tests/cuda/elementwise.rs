@@ -28,7 +28,9 @@ fn ropes() {
     let Some(rig) = rig() else { return };
     let mut random = Random::new(31);
     for kind in [RopeKind::Normal, RopeKind::Neox] {
-        for (rows, heads, head_dim, rotated, first) in [(3, 2, 64, 64, 0), (40, 5, 128, 128, 30_000), (7, 1, 256, 64, 131_000)] {
+        for (rows, heads, head_dim, rotated, first) in
+            [(3, 2, 64, 64, 0), (40, 5, 128, 128, 30_000), (7, 1, 256, 64, 131_000)]
+        {
             let x = random.normals(rows * heads * head_dim);
             let frequencies: Vec<f32> =
                 (0..rotated / 2).map(|j| 1e6_f64.powf(-2.0 * j as f64 / rotated as f64) as f32).collect();
@@ -60,12 +62,15 @@ fn gates() {
     let n = 10_007;
     let (gate, up) = (random.normals(n), random.normals(n));
     let at = rig.floats(&gate);
-    rig.run(Command::GatedActivation { gate: at, up: rig.floats(&up), elements: n, activation: Activation::Silu, out: at });
-    let want: Vec<f64> = gate
-        .iter()
-        .zip(&up)
-        .map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u))
-        .collect();
+    rig.run(Command::GatedActivation {
+        gate: at,
+        up: rig.floats(&up),
+        elements: n,
+        activation: Activation::Silu,
+        out: at,
+    });
+    let want: Vec<f64> =
+        gate.iter().zip(&up).map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u)).collect();
     assert!(error(&rig.read(&at), &want) < 1e-6);
 }
 
@@ -93,12 +98,17 @@ fn stored_cells_are_as_the_layout_says() {
                     for (j, x) in from.iter().enumerate() {
                         match kind {
                             KvType::F32 => cell[at + 4 * j..][..4].copy_from_slice(&x.to_le_bytes()),
-                            KvType::F16 => cell[at + 2 * j..][..2].copy_from_slice(&half::f16::from_f32(*x).to_le_bytes()),
-                            KvType::Int8 => cell[at + j] = if scale > 0.0 { (x / scale).round() as i8 } else { 0 }.cast_unsigned(),
+                            KvType::F16 => {
+                                cell[at + 2 * j..][..2].copy_from_slice(&half::f16::from_f32(*x).to_le_bytes())
+                            }
+                            KvType::Int8 => {
+                                cell[at + j] = if scale > 0.0 { (x / scale).round() as i8 } else { 0 }.cast_unsigned()
+                            }
                         }
                     }
                     if kind == KvType::Int8 {
-                        cell[layout.scales_offset() + (part * 3 + head) * 4..][..4].copy_from_slice(&scale.to_le_bytes());
+                        cell[layout.scales_offset() + (part * 3 + head) * 4..][..4]
+                            .copy_from_slice(&scale.to_le_bytes());
                     }
                 }
             }

@@ -81,7 +81,11 @@ fn products_are_near_the_exact_ones_and_rows_do_not_know_each_other() {
                     for part in [0..1, 3..8, 5..35, 20..84, 40..150] {
                         let out = rig.poisoned(part.len() * outputs * 4);
                         let alone = case.run(rig, part.clone(), Into::Store, phase, out);
-                        assert_eq!(bits(&alone), bits(&all[part.start * outputs..part.end * outputs]), "{ty} {phase:?} {part:?}");
+                        assert_eq!(
+                            bits(&alone),
+                            bits(&all[part.start * outputs..part.end * outputs]),
+                            "{ty} {phase:?} {part:?}"
+                        );
                         checks += 1;
                     }
                     let before = random.normals(case.rows * outputs);
@@ -142,7 +146,11 @@ fn rows_far_from_one_keep_their_precision() {
         rig.run(Command::Linear {
             x: rig.floats(&x),
             rows,
-            parts: vec![LinearPart { weight: Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) }, bias: None, out }],
+            parts: vec![LinearPart {
+                weight: Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) },
+                bias: None,
+                out,
+            }],
             into: Into::Store,
             phase: Phase::Prompt,
             scratch: rig.space(scratch::linear(CardKind::Cuda, rows, cols)),

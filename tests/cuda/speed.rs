@@ -7,7 +7,9 @@ use aqueduct::card::command::{
     AttentionEnd, Cells, Command, ExpertsInto, HeldExpert, Into, LinearPart, Phase, Routing, Weight,
 };
 use aqueduct::card::{Card, CardKind, Span, Stream, scratch};
-use aqueduct::ops::{Activation, AttentionShape, BlobLayout, CellLayout, ExpertSet, KvType, Rope, RopeKind, RouterRule, RouterScores};
+use aqueduct::ops::{
+    Activation, AttentionShape, BlobLayout, CellLayout, ExpertSet, KvType, Rope, RopeKind, RouterRule, RouterScores,
+};
 use aqueduct::quant::QuantType;
 use aqueduct::units::ExpertId;
 
@@ -169,7 +171,14 @@ fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command>
         phase,
         scratch: b.scratch,
     };
-    let norm = |x: Span, weight: Span, rows: usize, cols: usize, out: Span| Command::RmsNorm { x, weight, eps: 1e-6, rows, cols, out };
+    let norm = |x: Span, weight: Span, rows: usize, cols: usize, out: Span| Command::RmsNorm {
+        x,
+        weight,
+        eps: 1e-6,
+        rows,
+        cols,
+        out,
+    };
     let rope = |x: Span, heads: usize| Command::Rope { x, rows, heads, head_dim: dim, first, rope: of.rope.clone() };
     let bytes = of.layout.cell_bytes();
     let rule = RouterRule { scores: RouterScores::Softmax, top_k: TOP_K, normalise: true, scale: 1.0 };
@@ -217,7 +226,14 @@ fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command>
     ];
     if phase == Phase::Decode {
         let held = ExpertSet::new(EXPERTS, (0..EXPERTS as u32).map(ExpertId));
-        all.push(Command::Combine { routing: b.routing, slots: b.slots, host_slots: None, held, width: WIDTH, out: b.hidden });
+        all.push(Command::Combine {
+            routing: b.routing,
+            slots: b.slots,
+            host_slots: None,
+            held,
+            width: WIDTH,
+            out: b.hidden,
+        });
     }
     all
 }

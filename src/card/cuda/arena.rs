@@ -38,7 +38,13 @@ impl Arena {
         // SAFETY: a context is current; the memory is freed once, in `drop`.
         let start = unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             let (free, total) = result::mem_get_info().unwrap_or((0, 0));
-            CudaError::Arena { card, wanted: budget, free: Bytes(free as u64), total: Bytes(total as u64), reason: say(error) }
+            CudaError::Arena {
+                card,
+                wanted: budget,
+                free: Bytes(free as u64),
+                total: Bytes(total as u64),
+                reason: say(error),
+            }
         })?;
         let regions = RwLock::new(Regions { end: ALIGN, ..Regions::default() });
         Ok(Self { card, context: Arc::clone(context), start, budget: budget.len(), regions })

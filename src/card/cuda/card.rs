@@ -17,10 +17,8 @@ use super::launch::Launch;
 use super::mark::{Mark, Marks};
 use super::module::Module;
 use super::page_lock::CudaPageLock;
-use crate::card::{
-    Card, CardError, CardKind, Command, Event, HostSpan, Leases, PageLock, Region, Stream, Why,
-};
 use crate::card::check;
+use crate::card::{Card, CardError, CardKind, Command, Event, HostSpan, Leases, PageLock, Region, Stream, Why};
 use crate::ops::{AttentionShape, KvType};
 use crate::quant::QuantType;
 use crate::units::{Bytes, CardId};
@@ -93,7 +91,8 @@ impl CudaCard {
         if arch < 75 {
             return Err(CudaError::TooOld { ordinal, name: device.name, major: arch / 10, minor: arch % 10 });
         }
-        let context = Arc::new(Context::retain(ordinal).map_err(while_doing(format!("opening CUDA device {ordinal}")))?);
+        let context =
+            Arc::new(Context::retain(ordinal).map_err(while_doing(format!("opening CUDA device {ordinal}")))?);
         context.bind().map_err(while_doing("binding the context"))?;
 
         let newest = driver_version().map_err(while_doing("asking the driver's version"))? / 1000;
@@ -165,10 +164,8 @@ impl CudaCard {
         if held.now.len() < HELD_TOGETHER {
             return Ok(());
         }
-        let mark = self
-            .marks
-            .record(self.queue(on).stream, on, &self.fault)
-            .map_err(|error| self.fault.lose(on, error))?;
+        let mark =
+            self.marks.record(self.queue(on).stream, on, &self.fault).map_err(|error| self.fault.lose(on, error))?;
         held.marked.push_back((mark, std::mem::take(&mut held.now)));
         while let Some((mark, _)) = held.marked.front() {
             if !mark.passed()? {
@@ -238,10 +235,8 @@ impl Card for CudaCard {
     fn record(&self, on: Stream) -> Result<Event, CardError> {
         self.fault.check()?;
         self.bind(on)?;
-        let mark = self
-            .marks
-            .record(self.queue(on).stream, on, &self.fault)
-            .map_err(|error| self.fault.lose(on, error))?;
+        let mark =
+            self.marks.record(self.queue(on).stream, on, &self.fault).map_err(|error| self.fault.lose(on, error))?;
         Ok(Event::new(self.id(), mark))
     }
 

@@ -65,7 +65,8 @@ impl Kernels {
         for built in built {
             let doing = || format!("loading the {} kernels", built.module);
             // SAFETY: the image is a whole CUBIN in memory; the driver copies it.
-            let module = unsafe { result::module::load_data(built.cubin.as_ptr().cast()) }.map_err(while_doing(doing()))?;
+            let module =
+                unsafe { result::module::load_data(built.cubin.as_ptr().cast()) }.map_err(while_doing(doing()))?;
             kernels.modules.push(module);
             for name in built.module.kernels() {
                 let missing = |reason| CudaError::NoKernel { module: built.module.to_string(), kernel: name, reason };

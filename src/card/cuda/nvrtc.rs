@@ -41,12 +41,20 @@ impl Nvrtc {
                 }
                 match Self::load(&file) {
                     Ok(found) if found.version.0 <= newest => return Ok(found),
-                    Ok(found) => searched.push(format!("{} (version {} is newer than the driver)", file.display(), found.version.0)),
+                    Ok(found) => searched.push(format!(
+                        "{} (version {} is newer than the driver)",
+                        file.display(),
+                        found.version.0
+                    )),
                     Err(error) if named == Some(place.as_path()) => return Err(error),
                     Err(_) => {}
                 }
             }
-            searched.push(if place.as_os_str().is_empty() { "the loader's path".to_owned() } else { place.display().to_string() });
+            searched.push(if place.as_os_str().is_empty() {
+                "the loader's path".to_owned()
+            } else {
+                place.display().to_string()
+            });
         }
         let package = if newest >= 13 { "nvidia-cuda-nvrtc" } else { "nvidia-cuda-nvrtc-cu12" };
         Err(CudaError::NoCompiler { searched, package })
@@ -114,9 +122,8 @@ impl Nvrtc {
         };
         let mut program: Program = std::ptr::null_mut();
         // SAFETY: both strings end in zero and outlive the call; no headers are passed.
-        let made = unsafe {
-            create(&raw mut program, source.as_ptr(), name.as_ptr(), 0, std::ptr::null(), std::ptr::null())
-        };
+        let made =
+            unsafe { create(&raw mut program, source.as_ptr(), name.as_ptr(), 0, std::ptr::null(), std::ptr::null()) };
         if made != 0 {
             return Err(format!("NVRTC error {made}"));
         }

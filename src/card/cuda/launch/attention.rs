@@ -1,7 +1,9 @@
 //! Attention.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::{DECODE_HEADS, GROUP, Module, TensorKv, decode_shared, general_shared, prompt_rows, prompt_shared};
+use super::super::module::{
+    DECODE_HEADS, GROUP, Module, TensorKv, decode_shared, general_shared, prompt_rows, prompt_shared,
+};
 use super::Launch;
 use super::elementwise::kv_number;
 use crate::card::Span;
@@ -106,12 +108,7 @@ impl Launch<'_> {
         }
         let count = tables.len();
         for (i, table) in tables.iter().enumerate() {
-            let at = At {
-                q,
-                state,
-                out: if i + 1 == count { out } else { 0 },
-                resume: i32::from(of.resume || i > 0),
-            };
+            let at = At { q, state, out: if i + 1 == count { out } else { 0 }, resume: i32::from(of.resume || i > 0) };
             match results {
                 Some((results, tiles)) => self.attend_decode(of, at, table, results, tiles),
                 None => self.attend_prompt(of, at, table),
@@ -159,7 +156,12 @@ impl Launch<'_> {
             };
             // SAFETY: (const float*, int, int, PromptHeads, Cells, int, float*, float*).
             return unsafe {
-                self.launch(module, "attend_prompt", grid, arguments![q, rows, first, heads, *cells, resume, state, out])
+                self.launch(
+                    module,
+                    "attend_prompt",
+                    grid,
+                    arguments![q, rows, first, heads, *cells, resume, state, out],
+                )
             };
         }
         self.need(Module::Attention)?;
@@ -183,12 +185,25 @@ impl Launch<'_> {
     }
 
     /// As many tiles at a time as the work memory holds the results of.
-    fn attend_decode(&self, of: &Attention<'_>, at: At, cells: &CellTable, results: u64, most: usize) -> Result<(), String> {
+    fn attend_decode(
+        &self,
+        of: &Attention<'_>,
+        at: At,
+        cells: &CellTable,
+        results: u64,
+        most: usize,
+    ) -> Result<(), String> {
         let shape = of.shape;
         let heads = general(shape, of.layout.kind);
         let tensor = self.tensor_heads(of);
         let first_cell = cells.span.first().map_or(0, |span| span.first as usize);
-        let end = cells.span.iter().take(cells.spans as usize).map(|span| (span.first + span.count) as usize).max().unwrap_or(0);
+        let end = cells
+            .span
+            .iter()
+            .take(cells.spans as usize)
+            .map(|span| (span.first + span.count) as usize)
+            .max()
+            .unwrap_or(0);
         let begin = first_cell / ATTENTION_TILE;
         let end = end.min(of.first + of.rows).div_ceil(ATTENTION_TILE).max(begin);
         let first = int(of.first);

@@ -29,8 +29,7 @@ impl Launch<'_> {
         for (offset, bytes) in pieces(from) {
             let host = from.start().wrapping_add(offset);
             // SAFETY: `host_copy` checked both sides; `held` keeps the host memory until the stream has passed the copy.
-            let status =
-                unsafe { sys::cuMemcpyHtoDAsync_v2(address + offset as u64, host.cast(), bytes, self.stream) };
+            let status = unsafe { sys::cuMemcpyHtoDAsync_v2(address + offset as u64, host.cast(), bytes, self.stream) };
             self.queued(status.result())?;
         }
         held.push(from.clone());
@@ -45,8 +44,7 @@ impl Launch<'_> {
         for (offset, bytes) in pieces(to) {
             let host = to.start().wrapping_add(offset);
             // SAFETY: as in `copy_in`; the buffer is not sealed, so that nobody holds a slice of it.
-            let status =
-                unsafe { sys::cuMemcpyDtoHAsync_v2(host.cast(), address + offset as u64, bytes, self.stream) };
+            let status = unsafe { sys::cuMemcpyDtoHAsync_v2(host.cast(), address + offset as u64, bytes, self.stream) };
             self.queued(status.result())?;
         }
         held.push(to.clone());

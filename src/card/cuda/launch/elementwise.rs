@@ -30,7 +30,14 @@ pub(super) fn kv_number(kind: KvType) -> i32 {
 }
 
 impl Launch<'_> {
-    pub(super) fn rms_norm(&self, x: &Span, weight: &Span, eps: f32, [rows, cols]: [usize; 2], out: &Span) -> Result<(), String> {
+    pub(super) fn rms_norm(
+        &self,
+        x: &Span,
+        weight: &Span,
+        eps: f32,
+        [rows, cols]: [usize; 2],
+        out: &Span,
+    ) -> Result<(), String> {
         let from = self.words(x, rows * cols, "x")?;
         let weight = self.words(weight, cols, "the weight")?;
         let out = self.words(out, rows * cols, "out")?;
@@ -53,7 +60,13 @@ impl Launch<'_> {
         unsafe { self.launch(Module::Base, "rms_norm", grid, arguments![from, weight, eps, cols, out]) }
     }
 
-    pub(super) fn rope(&self, x: &Span, [rows, heads, head_dim]: [usize; 3], first: usize, rope: &Rope) -> Result<(), String> {
+    pub(super) fn rope(
+        &self,
+        x: &Span,
+        [rows, heads, head_dim]: [usize; 3],
+        first: usize,
+        rope: &Rope,
+    ) -> Result<(), String> {
         let at = self.words(x, rows * heads * head_dim, "x")?;
         let pairs = rope.rotated / 2;
         if pairs > MOST_PAIRS || rope.rotated > head_dim || rope.frequencies.len() < pairs {
@@ -68,12 +81,7 @@ impl Launch<'_> {
         let (heads, head_dim, rotated, first) = (int(heads), int(head_dim), int(rope.rotated), int(first));
         // SAFETY: (float*, int, int, int, int, int, Frequencies).
         unsafe {
-            self.launch(
-                Module::Base,
-                "rope",
-                grid,
-                arguments![at, heads, head_dim, rotated, first, neox, frequencies],
-            )
+            self.launch(Module::Base, "rope", grid, arguments![at, heads, head_dim, rotated, first, neox, frequencies])
         }
     }
 
@@ -118,7 +126,13 @@ impl Launch<'_> {
     }
 
     /// Queues the conversion of f32 rows to f16 rows of `stride` with a power of two each.
-    pub(super) fn rows_to_halves(&self, x: u64, [rows, cols, stride]: [usize; 3], halves: u64, restore: u64) -> Result<(), String> {
+    pub(super) fn rows_to_halves(
+        &self,
+        x: u64,
+        [rows, cols, stride]: [usize; 3],
+        halves: u64,
+        restore: u64,
+    ) -> Result<(), String> {
         let grid = Grid::row(rows.div_ceil(8), 256);
         let (rows, cols, stride) = (int(rows), int(cols), int(stride));
         // SAFETY: (const float*, int, int, int, u16*, float*).

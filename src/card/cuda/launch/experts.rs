@@ -52,7 +52,9 @@ impl Launch<'_> {
 
     fn check_layout(&self, layout: &BlobLayout) -> Result<(), String> {
         let BlobLayout { width, hidden, types, offsets, bytes, .. } = *layout;
-        for ((ty, offset), (rows, cols)) in types.into_iter().zip(offsets).zip([(hidden, width), (hidden, width), (width, hidden)]) {
+        for ((ty, offset), (rows, cols)) in
+            types.into_iter().zip(offsets).zip([(hidden, width), (hidden, width), (width, hidden)])
+        {
             self.need(Module::Weights(ty))?;
             if offset % 16 != 0 || offset + weight_bytes(ty, rows, cols)? > bytes {
                 return Err(format!("{ty} weights at byte {offset} do not fit a blob of {bytes} bytes in steps of 16"));
@@ -126,7 +128,15 @@ impl Launch<'_> {
         unsafe { self.launch(Module::Base, "plan_tiles", Grid::row(1, 256), arguments![groups, *table, rows, tiles]) }
     }
 
-    fn experts_in(&self, of: &Prompt<'_>, ty: QuantType, x: Rows, first_part: i32, parts: usize, products: u64) -> Result<(), String> {
+    fn experts_in(
+        &self,
+        of: &Prompt<'_>,
+        ty: QuantType,
+        x: Rows,
+        first_part: i32,
+        parts: usize,
+        products: u64,
+    ) -> Result<(), String> {
         let BlobLayout { width, hidden, offsets: [gate, up, _], .. } = *of.layout;
         let kernel = match of.size {
             TileRows::R32 => "experts_in_32",
@@ -146,7 +156,8 @@ impl Launch<'_> {
                 kernel,
                 grid,
                 arguments![
-                    at, stride, restore, groups, list, top_k, of.table, of.tiles, gate, up, first_part, hidden, width, products
+                    at, stride, restore, groups, list, top_k, of.table, of.tiles, gate, up, first_part, hidden, width,
+                    products
                 ],
             )
         }
@@ -166,7 +177,10 @@ impl Launch<'_> {
                 Module::Base,
                 "gate_rows",
                 Grid { blocks: (of.most as u32, of.size.rows() as u32 / 8, 1), threads: 256, shared: 0 },
-                arguments![groups, of.table, tile_rows, of.tiles, products, hidden, stride, activation, halves, restore, floats],
+                arguments![
+                    groups, of.table, tile_rows, of.tiles, products, hidden, stride, activation, halves, restore,
+                    floats
+                ],
             )
         }
     }
@@ -195,7 +209,11 @@ impl Launch<'_> {
     }
 
     fn product_grid(&self, of: &Prompt<'_>, ty: QuantType, across: usize) -> Grid {
-        Grid { blocks: (across as u32, of.most as u32, 1), threads: 256, shared: product_shared(ty, of.size.rows(), self.arch) }
+        Grid {
+            blocks: (across as u32, of.most as u32, 1),
+            threads: 256,
+            shared: product_shared(ty, of.size.rows(), self.arch),
+        }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one command, taken apart")]
@@ -235,7 +253,9 @@ impl Launch<'_> {
                         Module::Weights(*ty),
                         "experts_decode_in",
                         grid,
-                        arguments![x, ids, top_k, *table, gate_at, up_at, *part, hidden_n, width_n, activation, each, h],
+                        arguments![
+                            x, ids, top_k, *table, gate_at, up_at, *part, hidden_n, width_n, activation, each, h
+                        ],
                     )
                 }?;
             }

@@ -120,7 +120,9 @@ impl Launch<'_> {
             }
         }
         match phase {
-            Phase::Decode => groups.iter().try_for_each(|(ty, parts)| self.linear_decode(from, [rows, cols], *ty, parts)),
+            Phase::Decode => {
+                groups.iter().try_for_each(|(ty, parts)| self.linear_decode(from, [rows, cols], *ty, parts))
+            }
             Phase::Prompt => {
                 let halves = self.wide(scratch, scratch::halves(rows, cols), "the work memory")?;
                 let restore = halves + restore_offset(rows, cols);
@@ -144,7 +146,13 @@ impl Launch<'_> {
         }
     }
 
-    fn linear_prompt(&self, [x, restore]: [u64; 2], [rows, cols, stride]: [usize; 3], ty: QuantType, parts: &Parts) -> Result<(), String> {
+    fn linear_prompt(
+        &self,
+        [x, restore]: [u64; 2],
+        [rows, cols, stride]: [usize; 3],
+        ty: QuantType,
+        parts: &Parts,
+    ) -> Result<(), String> {
         let mut parts = *parts;
         let across = tile(&mut parts, TILE_OUTPUTS);
         let mut size = TileRows::for_rows(rows, self.arch);

@@ -53,10 +53,13 @@ impl Launch<'_> {
                 self.linear(x, *rows, parts, *into, *phase, scratch)
             }
             Command::Attention { q, rows, first, shape, layout, cells, state, resume, end, phase, scratch } => {
-                let attention = attention::Attention { rows: *rows, first: *first, shape, layout, resume: *resume, end: *end };
+                let attention =
+                    attention::Attention { rows: *rows, first: *first, shape, layout, resume: *resume, end: *end };
                 self.attention(&attention, q, cells, state, *phase, scratch)
             }
-            Command::Route { logits, rule, routing, routed } => self.route(logits, rule, routing, routed.as_ref(), held),
+            Command::Route { logits, rule, routing, routed } => {
+                self.route(logits, rule, routing, routed.as_ref(), held)
+            }
             Command::Experts { x, routing, layout, experts, into, scratch } => {
                 self.experts(x, routing, layout, experts, *into, scratch)
             }

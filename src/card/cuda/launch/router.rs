@@ -70,7 +70,9 @@ impl Launch<'_> {
             )
         }?;
         // SAFETY: (const u32*, int, int, u32*, u64*).
-        unsafe { self.launch(Module::Base, "group", group_grid, arguments![to.ids, entries, experts, to.groups, set]) }?;
+        unsafe {
+            self.launch(Module::Base, "group", group_grid, arguments![to.ids, entries, experts, to.groups, set])
+        }?;
         held.extend(routed.cloned());
         Ok(())
     }
@@ -122,8 +124,11 @@ fn mapped(span: &HostSpan, experts: usize) -> Result<u64, String> {
     if !span.buf().is_locked() {
         return Err(format!("the host buffer `{}` must be page-locked to be written by a kernel", span.buf().what()));
     }
-    if span.bytes() < ExpertSet::bytes(experts) || span.offset() % 8 != 0 {
-        return Err(format!("the set of {experts} experts needs {} bytes at a multiple of 8", ExpertSet::bytes(experts)));
+    if span.bytes() < ExpertSet::bytes(experts) || !span.offset().is_multiple_of(8) {
+        return Err(format!(
+            "the set of {experts} experts needs {} bytes at a multiple of 8",
+            ExpertSet::bytes(experts)
+        ));
     }
     device_address(span.start())
 }
