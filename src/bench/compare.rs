@@ -32,7 +32,7 @@ pub enum Verdict {
 }
 
 /// Pairs from which on a verdict is given.
-const PAIRS: usize = 3;
+const PAIRS: usize = 4;
 
 /// The middle value; the mean of the two middle ones of an even number. Zero for none.
 pub fn median(values: &[f64]) -> f64 {
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn a_difference_needs_agreeing_pairs_beyond_an_arms_own_unrest() {
-        assert_eq!(compare(&[2.0, 2.1, 2.0], &[1.0, 1.1, 1.0]).verdict, Verdict::Faster);
-        assert_eq!(compare(&[1.0, 1.0, 1.1], &[2.0, 2.0, 2.1]).verdict, Verdict::Slower);
-        assert_eq!(compare(&[1.0, 1.2, 1.0], &[1.1, 1.0, 1.1]).verdict, Verdict::InsideNoise);
-        assert_eq!(compare(&[1.01, 2.01, 4.01], &[1.0, 2.0, 4.0]).verdict, Verdict::InsideNoise);
-        assert_eq!(compare(&[2.0, 2.0], &[1.0, 1.0]).verdict, Verdict::TooFewPairs);
+        assert_eq!(compare(&[2.0, 2.1, 2.0, 2.0], &[1.0, 1.1, 1.0, 1.0]).verdict, Verdict::Faster);
+        assert_eq!(compare(&[1.0, 1.0, 1.1, 1.0], &[2.0, 2.0, 2.1, 2.0]).verdict, Verdict::Slower);
+        assert_eq!(compare(&[1.0, 1.2, 1.0, 1.0], &[1.1, 1.0, 1.1, 1.1]).verdict, Verdict::InsideNoise);
+        assert_eq!(compare(&[1.01, 2.01, 4.01, 3.01], &[1.0, 2.0, 4.0, 3.0]).verdict, Verdict::InsideNoise);
+        assert_eq!(compare(&[2.0, 2.0, 2.0], &[1.0, 1.0, 1.0]).verdict, Verdict::TooFewPairs);
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::interrupt::Interrupt;
 use super::machine::{MachineArgs, load_engine, make_plan};
 use crate::bench::{Comparison, Observation, Verdict, compare, median, order};
-use crate::engine::{Cancel, Engine, RigOptions};
+use crate::engine::{Cancel, Engine};
 use crate::synth::Topics;
 use crate::topology::{Ring, Topology, Wave};
 use crate::units::TokenId;
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let (name, mut own) = arm(text, &topology)?;
         own.run.context = own.run.context.max(u32::try_from(longest)?);
         let plan = make_plan(&model, &own).with_context(|| format!("arm {name}"))?;
-        let options = RigOptions { timeline: None, check_order: args.machine.check_order };
+        let options = args.machine.rig_options(None);
         arms.push(Arm { name, engine: load_engine(model.clone(), plan, &own, &options)? });
     }
     let cancel = interrupt.begin();

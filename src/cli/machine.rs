@@ -36,6 +36,9 @@ pub struct MachineArgs {
     /// CPU workers; overrides rig.host.workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
+    /// Keeps compiled GPU kernels in this folder [default: ~/.cache/aqueduct].
+    #[arg(long, value_name = "FOLDER", env = "AQUEDUCT_KERNEL_CACHE", hide_short_help = true)]
+    pub kernel_cache: Option<PathBuf>,
     /// Proves while running that everything is ordered (slow).
     #[arg(long, hide_short_help = true)]
     pub check_order: bool,
@@ -88,6 +91,12 @@ impl MachineArgs {
         make_plan(model, topology)
     }
 
+    /// How the rig is opened.
+    pub fn rig_options(&self, timeline: Option<Timeline>) -> RigOptions {
+        let home = || Some(std::env::home_dir()?.join(".cache/aqueduct"));
+        RigOptions { timeline, check_order: self.check_order, kernel_cache: self.kernel_cache.clone().or_else(home) }
+    }
+
     /// Loads the engine, with a progress bar on a terminal.
     pub fn load(&self, model: Arc<Model>, timeline: Option<Timeline>) -> anyhow::Result<Engine> {
         let topology = self.topology(&model)?;
@@ -95,7 +104,7 @@ impl MachineArgs {
         for note in &plan.notes {
             tracing::info!("{note}");
         }
-        load_engine(model, plan, &topology, &RigOptions { timeline, check_order: self.check_order })
+        load_engine(model, plan, &topology, &self.rig_options(timeline))
     }
 }
 
@@ -140,7 +149,7 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
 
 /// Loads an engine with a progress bar.
 pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: &RigOptions) -> anyhow::Result<Engine> {
-    let rig = Rig::open(topology, options)?;
+    let rig = Rig::open(topology, &model.spec, options)?;
     let bar = progress("loading", Engine::load_bytes(&model).0);
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();

@@ -61,12 +61,12 @@ pub enum EngineError {
     #[error("plan and rig differ: {0}")]
     Mismatch(String),
     /// A card of the topology cannot be opened.
-    #[error("card {card}: this machine has no such {kind} card; use a topology with `kind: virtual` to run on the CPU")]
+    #[error("card {card}: {reason}")]
     NoCard {
         /// Its name in the topology.
         card: String,
-        /// Its kind.
-        kind: &'static str,
+        /// Why, and what to do.
+        reason: String,
     },
     /// Reading the model file failed.
     #[error(transparent)]

@@ -1,14 +1,18 @@
 //! The rig: the cards that exist, opened, with the host's memory and workers.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::EngineError;
+use crate::card::cuda::{CompilerSettings, CudaCard, CudaDevice, CudaSettings, probe};
 use crate::card::ledger::{Ledger, LedgerCard};
 use crate::card::timeline::Timeline;
 use crate::card::virt::{Faults, LinkRates, VirtualCard, VirtualOptions};
 use crate::card::{Card, HostMemory, Watcher};
 use crate::cpu::Team;
-use crate::topology::{self, CardSpec, Topology};
+use crate::model::ModelSpec;
+use crate::topology::{self, CardAddress, CardSpec, Topology};
 
 /// What an engine runs on.
 #[derive(Clone)]
@@ -28,52 +32,93 @@ pub struct RigOptions {
     pub timeline: Option<Timeline>,
     /// Wraps every card in a ledger: an access that nothing orders is an error.
     pub check_order: bool,
+    /// Where compiled kernels of GPUs are kept; `None` compiles them at every start.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 impl Rig {
-    /// Opens the cards of a topology.
+    /// Opens the cards of a topology for a model.
     ///
     /// # Errors
     /// When a card of the topology is not there, or threads are refused.
-    pub fn open(topology: &Topology, options: &RigOptions) -> Result<Self, EngineError> {
+    pub fn open(topology: &Topology, model: &ModelSpec, options: &RigOptions) -> Result<Self, EngineError> {
         let team = Arc::new(Team::new(topology.host.workers as usize)?);
         let ledger = options.check_order.then(Ledger::new);
         let mut cards: Vec<Arc<dyn Card>> = Vec::with_capacity(topology.cards().len());
+        let mut lock = None;
         for spec in topology.cards() {
-            let card = open_card(spec, topology, options, &team)?;
+            let card: Arc<dyn Card> = match spec.kind {
+                topology::CardKind::Virtual => Arc::new(open_virtual(spec, topology, options, &team)?),
+                topology::CardKind::Cuda => {
+                    let card = open_cuda(spec, topology, model, options)?;
+                    lock.get_or_insert_with(|| card.page_lock());
+                    Arc::new(card)
+                }
+                topology::CardKind::Sim => {
+                    return Err(EngineError::NoCard {
+                        card: spec.name.clone(),
+                        reason: "nothing runs on sim cards".to_owned(),
+                    });
+                }
+            };
             cards.push(match &ledger {
                 Some(ledger) => Arc::new(LedgerCard::new(ledger, card)),
                 None => card,
             });
         }
         let watcher = ledger.map_or_else(Watcher::default, |ledger| Watcher::new(ledger));
-        Ok(Self { cards, host: HostMemory::new(watcher, None), team })
+        Ok(Self { cards, host: HostMemory::new(watcher, lock), team })
     }
 }
 
-fn open_card(
+fn open_virtual(
     spec: &CardSpec,
     topology: &Topology,
     options: &RigOptions,
     team: &Arc<Team>,
-) -> Result<Arc<dyn Card>, EngineError> {
-    match spec.kind {
-        topology::CardKind::Virtual => {
-            let rates = LinkRates { h2d: spec.link.h2d, d2h: spec.link.d2h };
-            let card = VirtualCard::new(VirtualOptions {
-                id: spec.id,
-                name: spec.name.clone(),
-                budget: spec.usable(),
-                team: Arc::clone(team),
-                links: topology.run.throttle.then_some(rates),
-                faults: Faults::default(),
-                timeline: options.timeline.clone(),
-            })?;
-            Ok(Arc::new(card))
-        }
-        topology::CardKind::Cuda | topology::CardKind::Sim => {
-            let kind = if spec.kind == topology::CardKind::Cuda { "cuda" } else { "sim" };
-            Err(EngineError::NoCard { card: spec.name.clone(), kind })
-        }
-    }
+) -> Result<VirtualCard, EngineError> {
+    let rates = LinkRates { h2d: spec.link.h2d, d2h: spec.link.d2h };
+    Ok(VirtualCard::new(VirtualOptions {
+        id: spec.id,
+        name: spec.name.clone(),
+        budget: spec.usable(),
+        team: Arc::clone(team),
+        links: topology.run.throttle.then_some(rates),
+        faults: Faults::default(),
+        timeline: options.timeline.clone(),
+    })?)
+}
+
+fn open_cuda(
+    spec: &CardSpec,
+    topology: &Topology,
+    model: &ModelSpec,
+    options: &RigOptions,
+) -> Result<CudaCard, EngineError> {
+    let refused = |reason: String| EngineError::NoCard { card: spec.name.clone(), reason };
+    let devices = probe().map_err(|error| refused(error.to_string()))?;
+    let named = |device: &&CudaDevice| match &spec.address {
+        None => false,
+        Some(CardAddress::Index(index)) => device.ordinal == *index as usize,
+        Some(CardAddress::Uuid(uuid)) => device.uuid.eq_ignore_ascii_case(uuid),
+        Some(CardAddress::Pci(address)) => device.pci.eq_ignore_ascii_case(address),
+    };
+    let missing = || {
+        let found = devices.len();
+        refused(format!(
+            "this machine has no such GPU ({found} found); use a topology with `kind: virtual` to run on the CPU"
+        ))
+    };
+    let ordinal = devices.iter().find(named).ok_or_else(missing)?.ordinal;
+    let attention = model.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.shape);
+    let kv = topology.run.kv.kind;
+    CudaCard::open(CudaSettings {
+        card: spec.id,
+        ordinal,
+        budget: spec.usable(),
+        weights: model.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
+        attention: attention.map(|shape| (shape, kv)).collect(),
+        compiler: CompilerSettings { nvrtc: None, cache: options.kernel_cache.clone() },
+    })
+    .map_err(|error| refused(error.to_string()))
 }
