@@ -57,7 +57,8 @@ impl Rig {
                 topology::CardKind::Sim => {
                     return Err(EngineError::NoCard {
                         card: spec.name.clone(),
-                        reason: "nothing runs on sim cards".to_owned(),
+                        reason: "nothing runs on sim cards; use a topology with `kind: virtual` to run on the CPU"
+                            .to_owned(),
                     });
                 }
             };
