@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{HostPlan, Request, StagePlan};
-use crate::card::CardKind;
+use super::{CardBudget, HostPlan, Request, StagePlan};
+use crate::card::{CardKind, REGION_ALIGN};
 use crate::model::{LayerSpec, TensorRef};
 use crate::ops::ExpertSet;
 use crate::units::Bytes;
@@ -122,11 +122,12 @@ pub struct Buffer {
     pub bytes: Bytes,
 }
 
-/// Alignment of each tensor and blob in card memory.
-pub const ALIGN: usize = 256;
+/// Alignment of each buffer, tensor and blob in card memory.
+pub const ALIGN: usize = REGION_ALIGN;
 
-/// Most rows that attention and dense products take at a time.
+/// Most rows that attention and dense products take at a time: enough for all cores, or to fill a GPU with tiles.
 const ROW_BLOCK: usize = 512;
+const GPU_ROW_BLOCK: usize = 2048;
 
 /// Rows of logits that are computed at a time.
 const HEAD_BLOCK: usize = 32;
@@ -137,8 +138,9 @@ pub fn rows(wave: usize, sequences: usize) -> usize {
 }
 
 /// Rows of a wave that attention and dense products take at a time.
-pub fn row_block(wave: usize) -> usize {
-    wave.min(ROW_BLOCK)
+pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
+    let gpus = cards.iter().all(|card| card.kind == CardKind::Cuda);
+    wave.min(if gpus { GPU_ROW_BLOCK } else { ROW_BLOCK })
 }
 
 /// Rows of logits that are computed at a time.

@@ -168,7 +168,7 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
         sequences: settings.sequences as usize,
         kv: settings.kv.kind,
         wave,
-        row_block: memory::row_block(wave),
+        row_block: memory::row_block(&request.cards, wave),
         prompt: PromptPlan {
             routed_stream: split::routed_stream(settings.prompt.routed_stream),
             depth: settings.prompt.depth as usize,

@@ -77,6 +77,25 @@ fn every_kernel_compiles_for_every_architecture() {
 }
 
 #[test]
+#[ignore = "needs the compiler: .ci/kernels runs it"]
+fn kernels_that_were_built_ahead_need_no_compiler() {
+    let Some(nvrtc) = std::env::var_os("AQUEDUCT_NVRTC") else {
+        println!("skipped: AQUEDUCT_NVRTC does not name a compiler");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let build = |nvrtc: std::path::PathBuf, newest: u32| {
+        let settings = CompilerSettings { nvrtc: Some(nvrtc), cache: Some(folder.path().join("kernels")) };
+        Compiler::new(settings, newest).build(86, &[Module::Base])
+    };
+    let first = build(nvrtc.into(), 13).unwrap();
+    assert!(!first[0].cached && !first[0].cubin.is_empty());
+    let again = build("/nonexistent/nvrtc".into(), 13).unwrap();
+    assert!(again[0].cached && again[0].cubin == first[0].cubin);
+    assert!(build("/nonexistent/nvrtc".into(), 11).is_err(), "an older driver does not load them");
+}
+
+#[test]
 fn a_missing_compiler_is_named() {
     let nowhere = std::path::PathBuf::from("/nonexistent/nvrtc");
     let compiler = Compiler::new(CompilerSettings { nvrtc: Some(nowhere), cache: None }, 13);
