@@ -73,6 +73,9 @@ pub enum CardKind {
     Cuda,
 }
 
+/// A region takes its size rounded up to this of a card's budget; a card whose memory needs no alignment takes less.
+pub const REGION_ALIGN: usize = 256;
+
 /// One accelerator: bounded memory and in-order streams. All methods may be called from any thread.
 pub trait Card: Send + Sync {
     /// The card's place in the rig.

@@ -15,6 +15,7 @@ mod handoff;
 mod head;
 mod kv;
 mod layer;
+mod present;
 mod prompt;
 mod rig;
 pub mod sampler;
@@ -30,6 +31,7 @@ use std::sync::atomic::AtomicBool;
 pub use cancel::Cancel;
 pub use counters::{Counters, Counts};
 pub use error::EngineError;
+pub use present::{Presence, Present};
 pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
 

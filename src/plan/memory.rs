@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{HostPlan, KvPlan, Request, StagePlan};
-use crate::card::CardKind;
+use super::{CardBudget, HostPlan, KvPlan, Request, StagePlan};
+use crate::card::{CardKind, REGION_ALIGN};
 use crate::model::{LayerSpec, TensorRef};
 use crate::ops::{ATTENTION_TILE, CellLayout, ExpertSet};
 use crate::units::Bytes;
@@ -130,11 +130,12 @@ pub struct Buffer {
     pub bytes: Bytes,
 }
 
-/// Alignment of each tensor and blob in card memory.
-pub const ALIGN: usize = 256;
+/// Alignment of each buffer, tensor and blob in card memory.
+pub const ALIGN: usize = REGION_ALIGN;
 
-/// Most rows that attention and dense products take at a time.
+/// Most rows that attention and dense products take at a time: enough for all cores, or to fill a GPU with tiles.
 const ROW_BLOCK: usize = 512;
+const GPU_ROW_BLOCK: usize = 2048;
 
 /// Rows of logits that are computed at a time.
 const HEAD_BLOCK: usize = 32;
@@ -145,13 +146,14 @@ pub fn rows(wave: usize, sequences: usize) -> usize {
 }
 
 /// Rows of a wave that attention takes at a time: where cells are streamed the whole wave, so that they pass once.
-pub fn attention_rows(kv: &KvPlan, wave: usize) -> usize {
-    if kv.streams() { wave } else { row_block(wave) }
+pub fn attention_rows(cards: &[CardBudget], kv: &KvPlan, wave: usize) -> usize {
+    if kv.streams() { wave } else { row_block(cards, wave) }
 }
 
 /// Rows of a wave that dense products take at a time.
-pub fn row_block(wave: usize) -> usize {
-    wave.min(ROW_BLOCK)
+pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
+    let gpus = cards.iter().all(|card| card.kind == CardKind::Cuda);
+    wave.min(if gpus { GPU_ROW_BLOCK } else { ROW_BLOCK })
 }
 
 /// Rows of logits that are computed at a time.

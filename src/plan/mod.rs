@@ -176,8 +176,8 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
         sequences: settings.sequences as usize,
         kv,
         wave,
-        attention_rows: memory::attention_rows(&kv, wave),
-        row_block: memory::row_block(wave),
+        attention_rows: memory::attention_rows(&request.cards, &kv, wave),
+        row_block: memory::row_block(&request.cards, wave),
         prompt: PromptPlan {
             routed_stream: routed_stream.on,
             depth: settings.prompt.depth as usize,

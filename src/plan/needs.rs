@@ -34,8 +34,9 @@ pub(super) struct Scale {
 }
 
 impl Needs {
-    /// Room for `bytes` of one use.
+    /// Room for `bytes` of one use, rounded as cards round what they hand out.
     fn want(&mut self, of: Use, bytes: usize) {
+        let bytes = bytes.next_multiple_of(ALIGN);
         if let Some(place) = self.bytes.get_mut(of as usize) {
             *place = if Self::adds_up(of) { *place + bytes } else { bytes.max(*place) };
         }
@@ -167,8 +168,8 @@ impl Scale {
     fn new(request: &Request<'_>, card: &CardBudget, wave: usize) -> Self {
         let sequences = request.settings.sequences as usize;
         let kv = KvPlan::choose(request);
-        let block = row_block(wave).max(sequences);
-        let attention = attention_rows(&kv, wave).max(sequences);
+        let block = row_block(&request.cards, wave).max(sequences);
+        let attention = attention_rows(&request.cards, &kv, wave).max(sequences);
         Self { kind: card.kind, sequences, rows: rows(wave, sequences), block, attention, kv }
     }
 }

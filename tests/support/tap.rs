@@ -46,6 +46,14 @@ pub trait Listen: Send + Sync {
     fn forwards(&self, _call: Call) -> bool {
         true
     }
+
+    /// Hears of memory that is taken.
+    fn allocates(&self, _bytes: Bytes) {}
+
+    /// Whether the card passes for a GPU, which uses no host memory in place.
+    fn is_gpu(&self) -> bool {
+        false
+    }
 }
 
 /// A card with a listener.
@@ -80,7 +88,7 @@ impl Card for Tap {
     }
 
     fn kind(&self) -> CardKind {
-        self.card.kind()
+        if self.listener.is_gpu() { CardKind::Cuda } else { self.card.kind() }
     }
 
     fn name(&self) -> String {
@@ -88,11 +96,12 @@ impl Card for Tap {
     }
 
     fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError> {
+        self.listener.allocates(bytes);
         self.card.alloc(bytes, what)
     }
 
     fn adopt(&self, host: &HostSpan, what: &str) -> Result<Option<Region>, CardError> {
-        self.card.adopt(host, what)
+        if self.listener.is_gpu() { Ok(None) } else { self.card.adopt(host, what) }
     }
 
     fn free_memory(&self) -> Result<Bytes, CardError> {
