@@ -129,6 +129,8 @@ pub struct PromptPlan {
     pub floor: usize,
     /// Streamed experts that one command computes at most.
     pub group: usize,
+    /// Whether the host pool computes, below the floor, what the card does not hold; else it is copied.
+    pub host_pool: bool,
 }
 
 /// How hidden states cross between stages.
@@ -182,6 +184,7 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
             routed_stream: routed_stream.on,
             depth: settings.prompt.depth as usize,
             floor: settings.prompt.floor as usize,
+            host_pool: settings.prompt.host_pool,
             group: ring.map_or(1, |ring| (ring / 2).clamp(1, 8)),
         },
         hand_off: if stages.len() > 1 { HandOffPlan::Host } else { HandOffPlan::None },
