@@ -15,7 +15,7 @@ use super::{EngineError, waits};
 use crate::card::command::Phase;
 use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
 use crate::model::Model;
-use crate::plan::Use;
+use crate::plan::{PromptPlan, Use};
 use crate::quant::dequantize;
 use crate::units::TokenId;
 
@@ -43,6 +43,8 @@ pub(super) enum Wanted {
 #[derive(Debug)]
 pub(super) struct Request {
     pub cancel: Cancel,
+    /// How its prompt is read.
+    pub prompt: PromptPlan,
     /// Set by the first stage that fails; the others stop at their next layer.
     pub failed: AtomicBool,
 }
@@ -247,6 +249,7 @@ impl Worker {
         self.stage.card.wait(Stream::Compute, &arrived, waits::HIDDEN_ARRIVED)?;
         let phase = match rows {
             Rows::Wave(wave) => {
+                self.stage.prompt = request.prompt;
                 self.stage.wave(wave, hidden, &request.cancel)?;
                 Phase::Prompt
             }
