@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_tiles(const floa
 }
 
 // Merges tiles in ascending order into the state, or from nothing, and ends as told: out null keeps the state. Block (head, row).
-extern "C" __global__ void __launch_bounds__(THREADS) merge_tiles(const float* results, Heads of, Cells cells, int first, int first_tile,
+extern "C" __global__ void __launch_bounds__(THREADS, 1) merge_tiles(const float* results, Heads of, Cells cells, int first, int first_tile,
                                                                   int tiles, int resume, float* state, float* out) {
     __shared__ float keep[THREADS], take[THREADS], sums[THREADS], warp_largest[THREADS / 32];
     u64 row = blockIdx.y;

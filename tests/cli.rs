@@ -14,7 +14,7 @@ const MODEL: &str = "tests/data/oracle/models/qwen3moe-iq2.gguf";
 fn aqueduct(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aqueduct"));
     command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
-    for variable in ["STRATA_KV_PREFETCH", "STRATA_PREFILL_ROUTED_STREAM", "AQUEDUCT_LOG"] {
+    for variable in ["STRATA_KV_PREFETCH", "STRATA_PREFILL_ROUTED_STREAM", "AQUEDUCT_LOG", "AQUEDUCT_NVRTC"] {
         command.env_remove(variable);
     }
     command
@@ -49,6 +49,7 @@ impl Inputs {
         inputs.put("tokens.txt", b"1 2 3 4 5 6 7 8 9 10");
         inputs.put("far.txt", b"1 999999");
         inputs.put("typo.yaml", b"rig:\n  cards:\n    a: {memory: 24, knd: virtual}\n");
+        inputs.put("gpu.yaml", b"rig:\n  cards:\n    a: {memory: 2 GiB}\n");
         inputs.put("none.yaml", b"rig: {}\n");
         inputs.put("small.yaml", b"rig:\n  cards:\n    a: {kind: virtual, memory: 1 MiB}\n");
         inputs.put("sim.yaml", b"rig:\n  cards:\n    a: {kind: sim, memory: 8 GiB}\n");
@@ -151,6 +152,15 @@ fn mistakes_are_told_with_place_and_remedy() {
         (&["bench", "prompt", "-m", MODEL, "--resident", "few"], 2, &["`few`", "or `all`"]),
         (&["chat", "-m", MODEL, "--history", "/nope/h"], 1, &["/nope/h", "choose a folder"]),
         (&["chat", "-m", MODEL, "--history", "src"], 1, &["src: it is a folder"]),
+        (&["bench", "-m", MODEL, "--devices", "GPU-1"], 2, &["--devices", "GPU-1", "PCI address"]),
+        (&["run", "-p", "hi", "-m", MODEL, "-t", "@gpu.yaml", "--devices", "none", "--strict"], 1, &["no NVIDIA GPU"]),
+        (&["kernels", "--arch", "61"], 2, &["`61` is too old", "7.5"]),
+        (&["kernels", "--arch", "ampere"], 2, &["`ampere` is no compute capability"]),
+        (
+            &["kernels", "--arch", "8.6", "--nvrtc", "/nope", "--kernel-cache", "@k"],
+            1,
+            &["libnvrtc.so", "/nope", "pip"],
+        ),
         (&["nope"], 2, &["unrecognized subcommand", "--help"]),
     ];
     let before = inputs.names();

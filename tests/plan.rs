@@ -5,14 +5,19 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use aqueduct::card::CardKind;
-use aqueduct::model::ModelSpec;
+use aqueduct::card::{CardKind, REGION_ALIGN};
+use aqueduct::engine::Engine;
+use aqueduct::model::{Model, ModelSpec};
 use aqueduct::plan::{CardBudget, Plan, PlanError, Request, plan};
 use aqueduct::topology::{self, ExpertPin, LayerPin, Links, RunSettings, Topology};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
 use support::shapes::{QWEN3_30B, SAMPLE, spec};
+use support::tap::{Listen, Tap};
+use support::{ROOMY, oracle, rig};
 
 fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
     let rates = Links::new(topology).all_to_cards();
@@ -36,6 +41,7 @@ fn check(spec: &ModelSpec, plan: &Plan) {
         assert_eq!(stage.layers.start, layer, "{plan}");
         layer = stage.layers.end;
         assert!(stage.total() <= stage.budget, "{plan}");
+        assert!(stage.buffers.iter().all(|buffer| buffer.bytes.len().is_multiple_of(REGION_ALIGN)), "{plan}");
         let Some(experts) = &stage.experts else { continue };
         let held: BTreeSet<_> = experts.residents.iter().collect();
         assert_eq!(held.len(), experts.residents.len(), "an expert has two slots");
@@ -130,6 +136,37 @@ fn a_small_host_is_refused_before_anything_is_allocated() {
         .unwrap_err();
     assert!(matches!(error, PlanError::Host { .. }), "{error}");
     assert!(error.to_string().contains("raise rig.host.memory by"), "{error}");
+}
+
+/// Memory that an engine takes of its card, each region rounded up as a GPU's arena does.
+#[derive(Default)]
+struct Taken(AtomicUsize);
+
+impl Listen for Taken {
+    fn allocates(&self, bytes: Bytes) {
+        self.0.fetch_add(bytes.len().next_multiple_of(REGION_ALIGN), Ordering::Relaxed);
+    }
+
+    fn is_gpu(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_engine_takes_of_a_gpu_exactly_what_its_plan_counts() {
+    for oracle in oracle::all() {
+        let model = Arc::new(Model::open(oracle.model_path()).unwrap());
+        let settings = RunSettings { context: 77, ..RunSettings::default() };
+        for memory in [64 << 20, 1 << 20] {
+            let Ok(plan) = try_plan(&model.spec, &[memory], &settings) else { continue };
+            let taken = Arc::new(Taken::default());
+            let mut rig = rig(&[ROOMY], 1);
+            Tap::all(&mut rig, &taken);
+            let total = plan.stages[0].total().len();
+            let engine = Engine::load(Arc::clone(&model), plan, &rig.rig, &|_| {}).unwrap();
+            assert_eq!(taken.0.load(Ordering::Relaxed), total, "{}: {}", oracle.name, engine.plan());
+        }
+    }
 }
 
 proptest! {

@@ -18,6 +18,7 @@ pub mod virt;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use command::Command;
 pub use error::CardError;
@@ -71,6 +72,9 @@ pub enum CardKind {
     /// An NVIDIA GPU.
     Cuda,
 }
+
+/// A region takes its size rounded up to this of a card's budget; a card whose memory needs no alignment takes less.
+pub const REGION_ALIGN: usize = 256;
 
 /// One accelerator: bounded memory and in-order streams. All methods may be called from any thread.
 pub trait Card: Send + Sync {
@@ -141,6 +145,11 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// When the device is lost.
     fn recover(&self) -> Result<(), CardError>;
+
+    /// How long the stream has stood still for events so far, as far as the card measures it.
+    fn waited(&self, _on: Stream) -> Duration {
+        Duration::ZERO
+    }
 
     /// The leases whose spans this card's commands may use.
     fn leases(&self) -> &Arc<Leases>;

@@ -115,7 +115,7 @@ const PROMPT: &str = "prompt";
 fn run_arms(args: &Arms) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = args.machine.open_model()?;
-    let topology = args.machine.topology(&model)?;
+    let topology = args.machine.present(&model)?;
     let longest = args.prompts.iter().max().copied().unwrap_or(0) + args.tokens;
     let mut arms = Vec::new();
     for text in &args.arms {

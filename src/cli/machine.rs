@@ -8,11 +8,12 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::card::CardKind;
+use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
-use crate::engine::{Engine, Rig, RigOptions};
+use crate::engine::{Engine, Presence, Rig, RigOptions};
 use crate::model::Model;
 use crate::plan::{self, CardBudget, Plan};
-use crate::topology::{self, Links, Topology};
+use crate::topology::{self, CardAddress, Links, Topology};
 use crate::units::{Bytes, Rate};
 
 /// What runs where.
@@ -36,12 +37,47 @@ pub struct MachineArgs {
     /// CPU workers; overrides rig.host.workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
-    /// Keeps compiled GPU kernels in this folder [default: ~/.cache/aqueduct].
-    #[arg(long, value_name = "FOLDER", env = "AQUEDUCT_KERNEL_CACHE", hide_short_help = true)]
-    pub kernel_cache: Option<PathBuf>,
+    /// GPUs that may be used, by index, UUID or PCI address; indices of the topology count among them. `none`: the CPU computes.
+    #[arg(long, value_name = "GPUS", value_parser = devices, hide_short_help = true)]
+    pub devices: Option<Devices>,
+    /// Refuses to run where a declared GPU is missing.
+    #[arg(long, hide_short_help = true)]
+    pub strict: bool,
+    #[command(flatten)]
+    pub kernels: KernelArgs,
     /// Proves while running that everything is ordered (slow).
     #[arg(long, hide_short_help = true)]
     pub check_order: bool,
+}
+
+/// Where GPU kernels come from.
+#[derive(clap::Args)]
+pub struct KernelArgs {
+    /// Keeps compiled GPU kernels in this folder [default: ~/.cache/aqueduct].
+    #[arg(long, value_name = "FOLDER", env = "AQUEDUCT_KERNEL_CACHE", hide_short_help = true)]
+    pub kernel_cache: Option<PathBuf>,
+    /// The CUDA run-time compiler: libnvrtc.so or the folder that holds it [default: the usual places].
+    #[arg(long, value_name = "PATH", env = "AQUEDUCT_NVRTC", hide_short_help = true)]
+    pub nvrtc: Option<PathBuf>,
+}
+
+impl KernelArgs {
+    /// The compiler and its cache.
+    pub fn compiler(&self) -> CompilerSettings {
+        let home = || Some(std::env::home_dir()?.join(".cache/aqueduct"));
+        CompilerSettings { nvrtc: self.nvrtc.clone(), cache: self.kernel_cache.clone().or_else(home) }
+    }
+}
+
+/// A list of GPUs.
+#[derive(Clone, Debug)]
+pub struct Devices(Vec<CardAddress>);
+
+fn devices(text: &str) -> Result<Devices, String> {
+    if text == "none" {
+        return Ok(Devices(Vec::new()));
+    }
+    text.split(',').map(str::parse).collect::<Result<_, _>>().map(Devices)
 }
 
 fn kv_prefetch(text: &str) -> Result<bool, String> {
@@ -91,6 +127,16 @@ impl MachineArgs {
         Ok(topology)
     }
 
+    /// As [`MachineArgs::topology`], cut down to the cards that are there; what is missing is said in one line.
+    pub fn present(&self, model: &Model) -> anyhow::Result<Topology> {
+        let devices = self.devices.as_ref().map(|devices| devices.0.clone());
+        let present = Presence { devices, strict: self.strict }.of(&self.topology(model)?)?;
+        if let Some(note) = &present.note {
+            tracing::warn!("{note}");
+        }
+        Ok(present.topology)
+    }
+
     /// Opens the model.
     pub fn open_model(&self) -> anyhow::Result<Arc<Model>> {
         open_model(&self.model)
@@ -103,13 +149,12 @@ impl MachineArgs {
 
     /// How the rig is opened.
     pub fn rig_options(&self, timeline: Option<Timeline>) -> RigOptions {
-        let home = || Some(std::env::home_dir()?.join(".cache/aqueduct"));
-        RigOptions { timeline, check_order: self.check_order, kernel_cache: self.kernel_cache.clone().or_else(home) }
+        RigOptions { timeline, check_order: self.check_order, compiler: self.kernels.compiler() }
     }
 
     /// Loads the engine, with a progress bar on a terminal.
     pub fn load(&self, model: Arc<Model>, timeline: Option<Timeline>) -> anyhow::Result<Engine> {
-        let topology = self.topology(&model)?;
+        let topology = self.present(&model)?;
         let plan = self.plan(&model, &topology)?;
         for note in &plan.notes {
             tracing::info!("{note}");

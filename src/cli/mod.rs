@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod inspect;
 mod interrupt;
+mod kernels;
 mod logits;
 mod machine;
 mod output;
@@ -59,6 +60,8 @@ enum Command {
     Logits(logits::Args),
     /// Measures how well the model predicts a text.
     Perplexity(perplexity::Args),
+    /// Compiles GPU kernels ahead of their first use; needs no GPU.
+    Kernels(kernels::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
 }
@@ -85,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     match result {

@@ -60,6 +60,9 @@ pub enum EngineError {
     /// The plan, the rig and the model do not belong together.
     #[error("plan and rig differ: {0}")]
     Mismatch(String),
+    /// The GPUs that are declared or named are not the ones that are there.
+    #[error("{0}")]
+    Devices(String),
     /// A card of the topology cannot be opened.
     #[error("card {card}: {reason}")]
     NoCard {

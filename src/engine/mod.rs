@@ -4,6 +4,7 @@
 //! into jobs, send each job to all stages, and collect the logits. Inside a stage, `prompt.rs` and `decode.rs` walk the layers; both
 //! queue the commands of `layer.rs`. Experts reach the card through `experts/`.
 
+mod attention;
 mod buffers;
 mod cancel;
 mod counters;
@@ -14,6 +15,7 @@ mod handoff;
 mod head;
 mod kv;
 mod layer;
+mod present;
 mod prompt;
 mod rig;
 pub mod sampler;
@@ -29,10 +31,11 @@ use std::sync::atomic::AtomicBool;
 pub use cancel::Cancel;
 pub use counters::{Counters, Counts};
 pub use error::EngineError;
+pub use present::{Presence, Present};
 pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
 
-use crate::card::{BatonReceiver, Card, bounded_baton};
+use crate::card::{BatonReceiver, Card, Stream, bounded_baton};
 use crate::model::Model;
 use crate::plan::{Plan, memory};
 use crate::units::{Bytes, TokenId};
@@ -123,7 +126,8 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Mismatch`] when it gives memory in another way; nothing changes then.
     pub fn read_prompts_by(&mut self, plan: &Plan) -> Result<(), EngineError> {
-        let same = Plan { prompt: self.plan.prompt, notes: self.plan.notes.clone(), ..plan.clone() };
+        let mut same = Plan { prompt: self.plan.prompt, notes: self.plan.notes.clone(), ..plan.clone() };
+        same.kv.prefetch = self.plan.kv.prefetch;
         if same != self.plan {
             return Err(EngineError::Mismatch(
                 "another plan may change how prompts are read, not what memory holds".into(),
@@ -140,7 +144,11 @@ impl Engine {
 
     /// What each stage did so far.
     pub fn counts(&self) -> Vec<Counts> {
-        self.counters.iter().map(|counters| counters.read()).collect()
+        let of = |(counters, card): (&Arc<Counters>, &Arc<dyn Card>)| {
+            let waited = card.waited(Stream::Compute).as_micros() as u64;
+            Counts { compute_waited_us: waited, ..counters.read() }
+        };
+        self.counters.iter().zip(&self.cards).map(of).collect()
     }
 
     /// What each stage's gate was told in the latest prompt, in order; nothing for a stage whose prompt had no gate.
@@ -267,7 +275,9 @@ impl Engine {
             let rows = shortest + usize::from(number < tokens.len() % of);
             let part = tokens.get(start..start + rows).unwrap_or_default();
             let first = sequence.tokens + start;
-            jobs.push((Rows::Wave(Wave { slot: sequence.slot, first, rows, number, of, shortest }), Arc::from(part)));
+            let end = sequence.tokens + tokens.len();
+            let wave = Wave { slot: sequence.slot, first, rows, number, of, shortest, end };
+            jobs.push((Rows::Wave(wave), Arc::from(part)));
             start += rows;
         }
         let (complete, result) = self.run(jobs, wanted, cancel, sink)?;

@@ -1,11 +1,10 @@
 //! The rig: the cards that exist, opened, with the host's memory and workers.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::EngineError;
-use crate::card::cuda::{CompilerSettings, CudaCard, CudaDevice, CudaSettings, probe};
+use crate::card::cuda::{CompilerSettings, CudaCard, CudaSettings};
 use crate::card::ledger::{Ledger, LedgerCard};
 use crate::card::timeline::Timeline;
 use crate::card::virt::{Faults, LinkRates, VirtualCard, VirtualOptions};
@@ -32,15 +31,16 @@ pub struct RigOptions {
     pub timeline: Option<Timeline>,
     /// Wraps every card in a ledger: an access that nothing orders is an error.
     pub check_order: bool,
-    /// Where compiled kernels of GPUs are kept; `None` compiles them at every start.
-    pub kernel_cache: Option<PathBuf>,
+    /// Where kernels of GPUs come from.
+    pub compiler: CompilerSettings,
 }
 
 impl Rig {
-    /// Opens the cards of a topology for a model.
+    /// Opens the cards of a topology for a model. GPUs are named by the driver's number: [`Presence::of`](super::Presence::of) gives it to
+    /// cards that are declared by UUID or PCI address.
     ///
     /// # Errors
-    /// When a card of the topology is not there, or threads are refused.
+    /// When a card of the topology cannot be opened, or threads are refused.
     pub fn open(topology: &Topology, model: &ModelSpec, options: &RigOptions) -> Result<Self, EngineError> {
         let team = Arc::new(Team::new(topology.host.workers as usize)?);
         let ledger = options.check_order.then(Ledger::new);
@@ -97,29 +97,19 @@ fn open_cuda(
     options: &RigOptions,
 ) -> Result<CudaCard, EngineError> {
     let refused = |reason: String| EngineError::NoCard { card: spec.name.clone(), reason };
-    let devices = probe().map_err(|error| refused(error.to_string()))?;
-    let named = |device: &&CudaDevice| match &spec.address {
-        None => false,
-        Some(CardAddress::Index(index)) => device.ordinal == *index as usize,
-        Some(CardAddress::Uuid(uuid)) => device.uuid.eq_ignore_ascii_case(uuid),
-        Some(CardAddress::Pci(address)) => device.pci.eq_ignore_ascii_case(address),
+    // `Presence` has looked the GPU up.
+    let Some(CardAddress::Index(ordinal)) = spec.address else {
+        return Err(refused("its GPU was not looked up in this machine (see `Presence`)".to_owned()));
     };
-    let missing = || {
-        let found = devices.len();
-        refused(format!(
-            "this machine has no such GPU ({found} found); use a topology with `kind: virtual` to run on the CPU"
-        ))
-    };
-    let ordinal = devices.iter().find(named).ok_or_else(missing)?.ordinal;
     let attention = model.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.shape);
     let kv = topology.run.kv.kind;
     CudaCard::open(CudaSettings {
         card: spec.id,
-        ordinal,
+        ordinal: ordinal as usize,
         budget: spec.usable(),
         weights: model.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
         attention: attention.map(|shape| (shape, kv)).collect(),
-        compiler: CompilerSettings { nvrtc: None, cache: options.kernel_cache.clone() },
+        compiler: options.compiler.clone(),
     })
     .map_err(|error| refused(error.to_string()))
 }

@@ -15,7 +15,7 @@ use super::{EngineError, waits};
 use crate::card::command::Phase;
 use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
 use crate::model::Model;
-use crate::plan::{PromptPlan, Use};
+use crate::plan::{KvPlan, PromptPlan, Use};
 use crate::quant::dequantize;
 use crate::units::TokenId;
 
@@ -45,6 +45,8 @@ pub(super) struct Request {
     pub cancel: Cancel,
     /// How its prompt is read.
     pub prompt: PromptPlan,
+    /// How its cached cells come.
+    pub kv: KvPlan,
     /// Set by the first stage that fails; the others stop at their next layer.
     pub failed: AtomicBool,
 }
@@ -207,6 +209,7 @@ impl Worker {
         }
         self.stage.card.drain(Stream::Compute, waits::REQUEST_END)?;
         self.stage.card.drain(Stream::HandOff, waits::REQUEST_END)?;
+        self.stage.card.drain(Stream::KvOut, waits::REQUEST_END)?;
         if let Some(pool) = &mut self.stage.pool {
             pool.confirm();
         }
@@ -245,11 +248,15 @@ impl Worker {
         let whole = self.stage.buffers.whole(Use::Hidden)?;
         let hidden = self.stage.buffers.part(Use::Hidden, turn * (whole.bytes / self.hidden.len().max(1)), bytes)?;
 
+        if let Rows::Wave(wave) = rows {
+            self.stage.prompt = request.prompt;
+            self.stage.kv_plan = request.kv;
+            self.stage.begin_wave(wave)?;
+        }
         let Some(arrived) = self.arrive(hidden, turn, tokens, passed)? else { return Err(EngineError::Cancelled) };
         self.stage.card.wait(Stream::Compute, &arrived, waits::HIDDEN_ARRIVED)?;
         let phase = match rows {
             Rows::Wave(wave) => {
-                self.stage.prompt = request.prompt;
                 self.stage.wave(wave, hidden, &request.cancel)?;
                 Phase::Prompt
             }

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::memory::{self, Buffer, Use};
 use super::needs::Needs;
-use super::{CardBudget, PlanError, Request, StagePlan, pool};
-use crate::topology::{Switch, Wave};
+use super::{CardBudget, KvPlan, PlanError, Request, StagePlan, pool};
+use crate::card::CardKind;
+use crate::topology::Wave;
 use crate::units::Bytes;
 
 /// Waves the planner tries, largest first, when the settings leave the size to it.
@@ -17,6 +18,9 @@ const WAVE_SHARE: usize = 4;
 /// The smallest wave the planner chooses.
 const SMALLEST_WAVE: usize = 16;
 
+/// From this size on, larger waves are no faster where nothing streams and the CPU computes.
+const MIDDLING_WAVE: usize = 512;
+
 /// The most tokens that pass through a layer together: the largest size whose buffers take no more than their share of each
 /// card, else the smallest one.
 pub(super) fn choose_wave(request: &Request<'_>) -> usize {
@@ -25,18 +29,25 @@ pub(super) fn choose_wave(request: &Request<'_>) -> usize {
         return (tokens as usize).clamp(1, context);
     }
     let cards = request.cards.len().min(request.spec.layers.len());
-    let spares = |wave: &usize| {
-        let Some(ranges) = best_split(request, cards, *wave) else { return false };
-        let stages = request.cards.iter().zip(ranges);
-        let all: Vec<_> = stages.map(|(card, range)| (card, needs(request, card, range, *wave, cards))).collect();
-        let streams = |(card, needs): &(&CardBudget, Needs)| {
-            card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes
-        };
-        let spare = |(card, needs): &(&CardBudget, Needs)| needs.work() <= card.memory.len() / WAVE_SHARE;
-        // A large wave spares the link; where nothing streams it only takes memory.
-        all.iter().all(spare) && (*wave <= memory::row_block(*wave) || all.iter().any(streams))
+    let needs_at = |wave: usize| -> Option<Vec<(&CardBudget, Needs)>> {
+        let stages = request.cards.iter().zip(best_split(request, cards, wave)?);
+        Some(stages.map(|(card, range)| (card, needs(request, card, range, wave, cards))).collect())
     };
-    WAVES.into_iter().filter(|wave| *wave <= context).find(spares).unwrap_or(context.min(SMALLEST_WAVE))
+    let streams = |(card, needs): &(&CardBudget, Needs)| {
+        card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes + needs.staging
+    };
+    let spare = |(card, needs): &(&CardBudget, Needs)| needs.work() <= card.memory.len() / WAVE_SHARE;
+    // A large wave spares the link, for experts and streamed cells alike, and fills the tiles of a GPU; where neither counts it only takes memory. Where every expert fits
+    // beside a wave of middling size, a larger one must not push any out.
+    let resident = !KvPlan::choose(request).streams();
+    let all_fits = resident && needs_at(MIDDLING_WAVE.min(context)).is_some_and(|all| !all.iter().any(streams));
+    let gpus = request.cards.iter().all(|card| card.kind == CardKind::Cuda);
+    let serves = |wave: &usize| {
+        let Some(all) = needs_at(*wave) else { return false };
+        let large = *wave > MIDDLING_WAVE && all_fits;
+        all.iter().all(spare) && (!large || gpus && !all.iter().any(streams))
+    };
+    WAVES.into_iter().filter(|wave| *wave <= context).find(serves).unwrap_or(context.min(SMALLEST_WAVE))
 }
 
 /// What a card needs to run these layers.
@@ -44,12 +55,7 @@ fn needs(request: &Request<'_>, card: &CardBudget, range: Range<usize>, wave: us
     let layers = Needs::of_layers(request, card, wave);
     let head = (range.end == layers.len()).then(|| Needs::of_head(request, card, wave));
     let own = layers.get(range).unwrap_or_default().iter().chain(&head);
-    own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer))
-}
-
-/// Whether the stream skips unrouted experts: `auto` waits for measurements on real cards and is off until then.
-pub(super) fn routed_stream(wanted: Switch) -> bool {
-    matches!(wanted, Switch::On)
+    own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer)).stage()
 }
 
 /// The stages of all cards for waves of at most `wave` tokens.
@@ -152,7 +158,7 @@ fn extend(
         for (last, layer) in layers.iter().enumerate().skip(start) {
             needs = needs.and(layer);
             let end = last + 1;
-            let all = if end == layers.len() { needs.and(&head) } else { needs };
+            let all = if end == layers.len() { needs.and(&head) } else { needs }.stage();
             if !allowed(request, card, &(start..end)) {
                 continue;
             }

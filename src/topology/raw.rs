@@ -192,6 +192,19 @@ fn read_address(reader: &mut Reader, fields: &Fields<'_>, kind: CardKind) -> Opt
     Some(At { value: address?, at: text.at })
 }
 
+impl std::str::FromStr for CardAddress {
+    type Err = String;
+
+    /// An index, a UUID or a PCI address.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let index = text.parse().ok().map(Self::Index);
+        let address = index.or_else(|| uuid(text)).or_else(|| pci(text));
+        address.ok_or_else(|| {
+            format!("`{text}` is neither an index, nor a UUID (GPU-...), nor a PCI address (0000:01:00.0)")
+        })
+    }
+}
+
 fn uuid(text: &str) -> Option<CardAddress> {
     let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
     let groups: Vec<&str> = digits.split('-').collect();

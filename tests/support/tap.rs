@@ -1,6 +1,7 @@
 //! A card whose calls a test hears, to act in between: cancel, panic, hold back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct::card::{Card, CardError, CardKind, Command, Event, HostSpan, Leases, Region, Stream, Why};
 use aqueduct::units::{Bytes, CardId};
@@ -45,6 +46,14 @@ pub trait Listen: Send + Sync {
     fn forwards(&self, _call: Call) -> bool {
         true
     }
+
+    /// Hears of memory that is taken.
+    fn allocates(&self, _bytes: Bytes) {}
+
+    /// Whether the card passes for a GPU, which uses no host memory in place.
+    fn is_gpu(&self) -> bool {
+        false
+    }
 }
 
 /// A card with a listener.
@@ -79,7 +88,7 @@ impl Card for Tap {
     }
 
     fn kind(&self) -> CardKind {
-        self.card.kind()
+        if self.listener.is_gpu() { CardKind::Cuda } else { self.card.kind() }
     }
 
     fn name(&self) -> String {
@@ -87,11 +96,12 @@ impl Card for Tap {
     }
 
     fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError> {
+        self.listener.allocates(bytes);
         self.card.alloc(bytes, what)
     }
 
     fn adopt(&self, host: &HostSpan, what: &str) -> Result<Option<Region>, CardError> {
-        self.card.adopt(host, what)
+        if self.listener.is_gpu() { Ok(None) } else { self.card.adopt(host, what) }
     }
 
     fn free_memory(&self) -> Result<Bytes, CardError> {
@@ -124,6 +134,10 @@ impl Card for Tap {
 
     fn recover(&self) -> Result<(), CardError> {
         self.card.recover()
+    }
+
+    fn waited(&self, on: Stream) -> Duration {
+        self.card.waited(on)
     }
 
     fn leases(&self) -> &Arc<Leases> {

@@ -118,5 +118,6 @@ impl Varied {
     /// Whether there was anything for the varied switches to act on.
     fn acts_on(self, counts: &Counts) -> bool {
         self.routed() && counts.streamed + counts.skipped > 0
+            || self.prefetch() && counts.kv_staged_bytes + counts.kv_prefetched_bytes > 0
     }
 }

@@ -2,10 +2,11 @@
 
 use super::{ArmSeen, Observation, Row};
 use crate::bench::{Comparison, Verdict};
+use crate::engine::Counts;
 use crate::units::Bytes;
 
 /// The line above all rows; ratios are first arm by second.
-pub const HEADER: &str = "resident  prompt        arm    prefill s  request s   over links  skipped  before t/s   after t/s  \
+pub const HEADER: &str = "resident  prompt        arm    prefill s  request s   over links  skipped  cells staged  copied ahead  before t/s   after t/s  \
                           ratio of pairs";
 
 /// A row's two lines.
@@ -48,18 +49,25 @@ fn arm(arm: &ArmSeen, (before, after): (usize, usize)) -> String {
     let rate = |steps: usize, seconds: f64| {
         if steps > 0 && seconds > 0.0 { format!("{:.2}", steps as f64 / seconds) } else { "-".to_owned() }
     };
-    let bytes = arm.median(|seen| seen.counts().streamed_bytes as f64);
+    let bytes = |of: fn(&Counts) -> u64| Bytes(arm.median(|seen| of(&seen.counts()) as f64) as u64).to_string();
     let skipped = arm.median(skipped_share);
     format!(
-        "{:5}  {:>9.3}  {:>9.3}  {:>11}  {:>7}  {:>10}  {:>10}",
+        "{:5}  {:>9.3}  {:>9.3}  {:>11}  {:>7}  {:>12}  {:>12}  {:>10}  {:>10}",
         arm.name,
         arm.median(|seen| seen.prefill_seconds),
         arm.median(Observation::request_seconds),
-        Bytes(bytes as u64).to_string(),
+        bytes(over_links),
         format!("{:.1}%", 100.0 * skipped),
+        bytes(|counts| counts.kv_staged_bytes),
+        bytes(|counts| counts.kv_prefetched_bytes),
         rate(before, arm.median(|seen| seen.before_seconds)),
         rate(after, arm.median(|seen| seen.after_seconds)),
     )
+}
+
+/// Experts and cells to the cards, and new cells to the host.
+fn over_links(counts: &Counts) -> u64 {
+    counts.streamed_bytes + counts.kv_staged_bytes + counts.kv_prefetched_bytes + counts.kv_written_bytes
 }
 
 /// Experts that were not copied, of those that a prompt without the gate copies.
@@ -74,10 +82,10 @@ mod tests {
     use super::*;
     use crate::bench::compare;
     use crate::bench::prompt::Case;
-    use crate::engine::Counts;
 
     fn seen(prefill_seconds: f64, streamed: u64, skipped: u64) -> Observation {
-        let stage = Counts { streamed, skipped, streamed_bytes: streamed << 20, ..Counts::default() };
+        let stage =
+            Counts { streamed, skipped, streamed_bytes: streamed << 20, kv_staged_bytes: 1536, ..Counts::default() };
         Observation { before_seconds: 0.5, prefill_seconds, after_seconds: 2.0, stages: vec![stage, stage] }
     }
 
@@ -100,9 +108,9 @@ mod tests {
     fn each_arm_has_a_line_under_the_header() {
         let text = format!("{HEADER}\n{}", row(&measured(false)));
         insta::assert_snapshot!(text, @"
-        resident  prompt        arm    prefill s  request s   over links  skipped  before t/s   after t/s  ratio of pairs
-        8192      2K@32K        off        4.000      6.000     40.0 MiB     0.0%           -       32.00  prefill 2.000 (2.000 to 2.000 over 4 pairs): on is faster
-                                on         2.000      4.000     30.0 MiB    25.0%           -       32.00  request 1.500 (1.500 to 1.500 over 4 pairs): on is faster; replies the same
+        resident  prompt        arm    prefill s  request s   over links  skipped  cells staged  copied ahead  before t/s   after t/s  ratio of pairs
+        8192      2K@32K        off        4.000      6.000     40.0 MiB     0.0%       3.0 KiB           0 B           -       32.00  prefill 2.000 (2.000 to 2.000 over 4 pairs): on is faster
+                                on         2.000      4.000     30.0 MiB    25.0%       3.0 KiB           0 B           -       32.00  request 1.500 (1.500 to 1.500 over 4 pairs): on is faster; replies the same
         ");
     }
 

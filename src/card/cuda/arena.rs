@@ -7,34 +7,46 @@ use cudarc::driver::result;
 
 use super::device::Context;
 use super::error::{CudaError, say};
-use crate::card::{CardError, Region, RegionId, Span};
+use crate::card::{CardError, REGION_ALIGN, Region, RegionId, Span};
 use crate::units::{Bytes, CardId};
 
-/// Alignment of regions.
-const ALIGN: usize = 256;
-
-/// What the arena holds beyond the budget, for the alignment of regions and for kernels that read whole words.
-const SLACK: usize = 1 << 20;
+/// What the arena holds before and after the budget, for kernels that read whole words around a region.
+const MARGIN: usize = REGION_ALIGN;
 
 pub(super) struct Arena {
     card: CardId,
     context: Arc<Context>,
     start: u64,
-    budget: usize,
     regions: RwLock<Regions>,
 }
 
-#[derive(Default)]
 struct Regions {
     of: HashMap<RegionId, (u64, usize, Arc<str>)>,
-    promised: usize,
-    end: usize,
+    room: Room,
+}
+
+/// A budget that is handed out from its beginning; a region takes its size rounded up to [`REGION_ALIGN`], as the plan counts it.
+struct Room {
+    budget: usize,
+    used: usize,
+}
+
+impl Room {
+    fn free(&self) -> usize {
+        self.budget - self.used
+    }
+
+    /// Where `bytes` go, or `None` past the budget.
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let end = self.used.checked_add(bytes.checked_next_multiple_of(REGION_ALIGN)?)?;
+        (end <= self.budget).then(|| std::mem::replace(&mut self.used, end))
+    }
 }
 
 impl Arena {
     /// Takes `budget` bytes of the context that is current.
     pub(super) fn take(card: CardId, context: &Arc<Context>, budget: Bytes) -> Result<Self, CudaError> {
-        let bytes = budget.len().saturating_add(SLACK);
+        let bytes = budget.len().saturating_add(2 * MARGIN);
         // SAFETY: a context is current; the memory is freed once, in `drop`.
         let start = unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             let (free, total) = result::mem_get_info().unwrap_or((0, 0));
@@ -46,33 +58,25 @@ impl Arena {
                 reason: say(error),
             }
         })?;
-        let regions = RwLock::new(Regions { end: ALIGN, ..Regions::default() });
-        Ok(Self { card, context: Arc::clone(context), start, budget: budget.len(), regions })
+        let regions = RwLock::new(Regions { of: HashMap::new(), room: Room { budget: budget.len(), used: 0 } });
+        Ok(Self { card, context: Arc::clone(context), start, regions })
     }
 
     pub(super) fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError> {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        let free = self.budget - regions.promised;
-        let room = (self.budget + SLACK).saturating_sub(regions.end + ALIGN);
-        if bytes.len() > free.min(room) {
-            return Err(CardError::OutOfMemory {
-                card: self.card,
-                what: what.to_owned(),
-                wanted: bytes,
-                free: Bytes(free.min(room) as u64),
-            });
-        }
+        let free = Bytes(regions.room.free() as u64);
+        let Some(offset) = regions.room.take(bytes.len()) else {
+            return Err(CardError::OutOfMemory { card: self.card, what: what.to_owned(), wanted: bytes, free });
+        };
         let id = RegionId::fresh();
-        let at = self.start + regions.end as u64;
         let what: Arc<str> = what.into();
+        let at = self.start + (MARGIN + offset) as u64;
         regions.of.insert(id, (at, bytes.len(), Arc::clone(&what)));
-        regions.promised += bytes.len();
-        regions.end += bytes.len().next_multiple_of(ALIGN);
         Ok(Region { card: self.card, id, bytes: bytes.len(), what })
     }
 
     pub(super) fn free(&self) -> Bytes {
-        Bytes((self.budget - self.regions.read().unwrap_or_else(PoisonError::into_inner).promised) as u64)
+        Bytes(self.regions.read().unwrap_or_else(PoisonError::into_inner).room.free() as u64)
     }
 
     /// The device address of a span that lies in its region.
@@ -89,9 +93,7 @@ impl Arena {
         }
         Ok(at + span.offset as u64)
     }
-}
 
-impl Arena {
     /// What a span's region is for.
     pub(super) fn what(&self, span: &Span) -> String {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
@@ -105,5 +107,22 @@ impl Drop for Arena {
             // SAFETY: allocated in `take`; the card drained its streams before it dropped the arena.
             let _ = unsafe { result::memory_free(self.start) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{REGION_ALIGN, Room};
+
+    #[test]
+    fn regions_fill_a_budget_to_its_last_byte_and_no_further() {
+        let mut room = Room { budget: 4 * REGION_ALIGN, used: 0 };
+        assert_eq!(room.take(0), Some(0));
+        assert_eq!(room.take(1), Some(0));
+        assert_eq!(room.take(REGION_ALIGN + 1), Some(REGION_ALIGN));
+        assert_eq!((room.take(REGION_ALIGN + 1), room.free()), (None, REGION_ALIGN));
+        assert_eq!(room.take(usize::MAX), None);
+        assert_eq!(room.take(REGION_ALIGN), Some(3 * REGION_ALIGN));
+        assert_eq!((room.take(1), room.free()), (None, 0));
     }
 }

@@ -89,14 +89,14 @@ impl Compiler {
             "--generate-line-info".to_owned(),
             "--ptxas-options=-v".to_owned(),
         ]);
-        let stem = stem(&source, &options, module, arch, self.newest);
+        let stem = stem(&source, &options, module, arch);
         let file = match (self.nvrtc(), &self.settings.cache) {
             (Ok(nvrtc), Some(cache)) => {
                 let (major, minor) = nvrtc.version();
                 Some(cache.join(format!("{stem}{major}.{minor}.cubin")))
             }
-            // Without a compiler, what any compiler made of this source serves.
-            (Err(_), Some(cache)) => first_with_stem(cache, &stem),
+            // Without a compiler, what any made of this source serves, if the driver takes it.
+            (Err(_), Some(cache)) => newest_with_stem(cache, &stem, self.newest),
             (_, None) => None,
         };
         if let Some(cubin) = file.as_deref().and_then(|file| fs_err::read(file).ok()) {
@@ -114,27 +114,26 @@ impl Compiler {
 }
 
 /// The beginning of the cache's name for what these make; the compiler's version follows.
-fn stem(source: &str, options: &[String], module: Module, arch: u32, newest: u32) -> String {
+fn stem(source: &str, options: &[String], module: Module, arch: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(source);
     for option in options {
         hash.update([0]);
         hash.update(option);
     }
-    hash.update(newest.to_le_bytes());
     let digest: String = hash.finalize().iter().take(12).map(|b| format!("{b:02x}")).collect();
     format!("{module}-sm_{arch}-{digest}-nvrtc")
 }
 
-fn first_with_stem(cache: &Path, stem: &str) -> Option<PathBuf> {
-    let entries = fs_err::read_dir(cache).ok()?.filter_map(Result::ok);
-    let mut files: Vec<PathBuf> = entries
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(stem))
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|end| end == "cubin"))
-        .collect();
-    files.sort();
-    files.pop()
+/// The file of the newest compiler that is not newer than the driver.
+fn newest_with_stem(cache: &Path, stem: &str, newest: u32) -> Option<PathBuf> {
+    let version = |path: &Path| -> Option<(u32, u32)> {
+        let (major, minor) = path.file_name()?.to_str()?.strip_prefix(stem)?.strip_suffix(".cubin")?.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    let files = fs_err::read_dir(cache).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    let built = files.filter_map(|path| Some((version(&path)?, path))).filter(|((major, _), _)| *major <= newest);
+    built.max().map(|(_, path)| path)
 }
 
 // Written beside and renamed, so that another process never reads half a file.

@@ -137,6 +137,15 @@ impl Drop for Context {
     }
 }
 
+/// The newest CUDA there is a compiler of.
+const NEWEST_MAJOR: u32 = 13;
+
+/// The CUDA major version of the driver, whose kernels it loads; the newest one where there is no driver.
+pub fn driver_major() -> u32 {
+    let driver = if has_driver() { driver_version().ok().map(|version| version / 1000) } else { None };
+    driver.filter(|major| *major > 0).unwrap_or(NEWEST_MAJOR)
+}
+
 /// The CUDA version the driver supports, such as 13000.
 pub(super) fn driver_version() -> Result<u32, DriverError> {
     let mut version = 0;

@@ -19,7 +19,7 @@ mod page_lock;
 
 pub use card::{CudaCard, CudaSettings};
 pub use compile::{Built, Compiler, CompilerSettings};
-pub use device::{CudaDevice, probe};
+pub use device::{CudaDevice, driver_major, probe};
 pub use error::CudaError;
 pub use module::{Module, TensorKv};
 pub use nvrtc::{Compiled, Nvrtc};

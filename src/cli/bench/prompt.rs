@@ -149,11 +149,9 @@ fn base(args: &Args, model: &Model, cases: &[&Case]) -> anyhow::Result<Topology>
     Ok(topology)
 }
 
-/// Both arms' plans. Where all cells are resident there is nothing to prefetch, and that switch stays off in both.
+/// Both arms' plans.
 fn arms(args: &Args, model: &Model, topology: &Topology) -> anyhow::Result<[Arm; 2]> {
     let varied = Varied::from(args.vary);
-    let context = topology.run.context;
-    let streams_kv = topology.run.kv.resident_cells.of(context) < context;
     let plan = |state: &State| -> anyhow::Result<Arm> {
         let mut own = topology.clone();
         let on = *state == State::On;
@@ -161,7 +159,7 @@ fn arms(args: &Args, model: &Model, topology: &Topology) -> anyhow::Result<[Arm;
             own.run.override_routed_stream(Some(on));
         }
         if varied.prefetch() {
-            own.run.override_kv_prefetch(Some(on && streams_kv));
+            own.run.override_kv_prefetch(Some(on));
         }
         let name = if on { "on" } else { "off" }.to_owned();
         let plan: Plan = make_plan(model, &own).with_context(|| format!("arm {name}"))?;
