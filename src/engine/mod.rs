@@ -296,8 +296,12 @@ impl Engine {
         cancel: &Cancel,
         sink: &mut LogitSink<'_>,
     ) -> Result<(usize, Result<(), EngineError>), EngineError> {
-        let request =
-            Arc::new(Request { cancel: cancel.clone(), prompt: self.plan.prompt, failed: AtomicBool::new(false) });
+        let request = Arc::new(Request {
+            cancel: cancel.clone(),
+            prompt: self.plan.prompt,
+            kv: self.plan.kv,
+            failed: AtomicBool::new(false),
+        });
         let count = jobs.len();
         let starts: Vec<usize> = jobs
             .iter()
