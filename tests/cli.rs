@@ -203,7 +203,7 @@ fn json_parses_and_says_what_was_done() {
     assert_eq!(bench[0]["same_tokens"], true);
 }
 
-/// The arguments of a small `bench prompt`, which streams on `@two.yaml`.
+/// The arguments of a small `bench prompt`.
 fn bench_prompt<'a>(topology: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["bench", "prompt", "-m", MODEL, "-t", topology, "-n", "3", "--before", "2", "--pairs", "4"];
     args.extend(more);
@@ -213,7 +213,9 @@ fn bench_prompt<'a>(topology: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn bench_prompt_measures_both_arms_of_every_row() {
     let inputs = Inputs::new();
-    let two = inputs.resolve("@two.yaml");
+    let cards = b"rig:\n  cards:\n    a: {kind: virtual, memory: 700 KiB}\n    b: {kind: virtual, memory: 700 KiB}\n";
+    inputs.put("tight.yaml", &[&cards[..], b"run: {context: 256, prompt: {floor: 1}}\n"].concat());
+    let two = inputs.resolve("@tight.yaml");
     let cases = ["--prompts", "64,100", "--follow-up", "20@0.05K", "--vary", "routed", "--wave", "4"];
     let rows = json(&bench_prompt(&two, &[&cases[..], &["--json"]].concat()));
     let rows = rows.as_array().unwrap();
