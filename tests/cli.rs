@@ -203,7 +203,7 @@ fn json_parses_and_says_what_was_done() {
     assert_eq!(bench[0]["same_tokens"], true);
 }
 
-/// The arguments of a small `bench prompt`, which streams on `@two.yaml`.
+/// The arguments of a small `bench prompt`.
 fn bench_prompt<'a>(topology: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["bench", "prompt", "-m", MODEL, "-t", topology, "-n", "3", "--before", "2", "--pairs", "4"];
     args.extend(more);
@@ -213,8 +213,10 @@ fn bench_prompt<'a>(topology: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn bench_prompt_measures_both_arms_of_every_row() {
     let inputs = Inputs::new();
-    let two = inputs.resolve("@two.yaml");
-    let cases = ["--prompts", "64,100", "--follow-up", "20@0.05K", "--vary", "routed", "--wave", "16"];
+    let cards = b"rig:\n  cards:\n    a: {kind: virtual, memory: 700 KiB}\n    b: {kind: virtual, memory: 700 KiB}\n";
+    inputs.put("tight.yaml", &[&cards[..], b"run: {context: 256, prompt: {floor: 1}}\n"].concat());
+    let two = inputs.resolve("@tight.yaml");
+    let cases = ["--prompts", "64,100", "--follow-up", "20@0.05K", "--vary", "routed", "--wave", "4"];
     let rows = json(&bench_prompt(&two, &[&cases[..], &["--json"]].concat()));
     let rows = rows.as_array().unwrap();
     let (names, sizes): (Vec<_>, Vec<_>) = rows
@@ -242,6 +244,30 @@ fn bench_prompt_measures_both_arms_of_every_row() {
     let table = text(&table.stdout);
     assert_eq!(table.lines().count(), 1 + 2 * 3, "{table}");
     assert_eq!(table.matches("replies the same").count(), 3, "{table}");
+}
+
+#[test]
+fn bench_prompt_varies_where_cells_are_resident_and_when_they_are_copied() {
+    let inputs = Inputs::new();
+    let roomy = b"rig:\n  cards:\n    a: {kind: virtual, memory: 64 MiB}\nrun: {context: 256, prompt: {wave: 32}}\n";
+    inputs.put("roomy.yaml", roomy);
+    let roomy = inputs.resolve("@roomy.yaml");
+    let more = ["--prompts", "40", "--follow-up", "30@160", "--resident", "64,all", "--vary", "prefetch", "--json"];
+    let rows = json(&bench_prompt(&roomy, &more));
+    let told = |row: &Value| {
+        let (resident, case) = (row["resident"].as_str().unwrap(), row["case"]["name"].as_str().unwrap());
+        (format!("{case} with {resident}"), row["streams_nothing"] == true)
+    };
+    let wanted = [("40 with 64", true), ("30@160 with 64", false), ("40 with all", true), ("30@160 with all", true)];
+    let wanted = wanted.map(|(name, nothing)| (name.to_owned(), nothing));
+    assert_eq!(rows.as_array().unwrap().iter().map(told).collect::<Vec<_>>(), wanted);
+    assert!(rows.as_array().unwrap().iter().all(|row| row["same_replies"] == true), "{rows}");
+    let bytes = |arm: usize| {
+        let stage = &rows[1]["arms"][arm]["observations"][0]["stages"][0];
+        ["kv_staged_bytes", "kv_prefetched_bytes"].map(|what| stage[what].as_u64().unwrap())
+    };
+    let ([staged, none], [no_more, ahead]) = (bytes(0), bytes(1));
+    assert!(staged > 0 && staged == ahead && (none, no_more) == (0, 0), "{rows}");
 }
 
 #[test]
