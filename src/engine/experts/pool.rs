@@ -1,6 +1,5 @@
 //! The expert pool of a card: its slots, and who lives in them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::arena::Arena;
@@ -27,7 +26,8 @@ pub(in crate::engine) struct Pool {
     displaced: usize,
     slots: Vec<Span>,
     free: Vec<Span>,
-    index: HashMap<(usize, ExpertId), usize>,
+    /// The resident that an expert is, by layer and expert.
+    index: Vec<Vec<Option<usize>>>,
     lent: bool,
     back: Option<Back>,
 }
@@ -68,7 +68,7 @@ impl Pool {
             residents.push(Resident { layer: at.layer, expert, blob: slot.part(0, bytes), adopted: false });
         }
         let free = slots.iter().skip(plan.displaced).copied().collect();
-        let index = residents.iter().enumerate().map(|(i, r)| ((r.layer, r.expert), i)).collect();
+        let index = index(&residents);
         let mut pool = Self {
             card: Arc::clone(card),
             arena: Arc::clone(arena),
@@ -153,9 +153,14 @@ impl Pool {
 
     /// The blob of an expert that is on the card now.
     pub fn get(&self, layer: usize, expert: ExpertId) -> Option<Span> {
-        let index = *self.index.get(&(layer, expert))?;
+        let index = self.resident(layer, expert)?;
         let here = !self.lent || index < self.residents.len() - self.displaced;
         here.then(|| self.residents.get(index).map(|resident| resident.blob)).flatten()
+    }
+
+    /// Which resident an expert is.
+    fn resident(&self, layer: usize, expert: ExpertId) -> Option<usize> {
+        *self.index.get(layer)?.get(expert.0 as usize)?
     }
 
     /// The experts of a layer that are on the card now.
@@ -166,7 +171,21 @@ impl Pool {
     /// The experts of a layer that a streamed prompt copies, ascending.
     pub fn streamed(&self, layer: usize, experts: usize) -> Vec<ExpertId> {
         let kept = self.residents.len() - self.displaced;
-        let stays = |expert: &ExpertId| self.index.get(&(layer, *expert)).is_some_and(|index| *index < kept);
+        let stays = |expert: &ExpertId| self.resident(layer, *expert).is_some_and(|index| index < kept);
         (0..experts as u32).map(ExpertId).filter(|expert| !stays(expert)).collect()
     }
+}
+
+/// The residents by layer and expert.
+fn index(residents: &[Resident]) -> Vec<Vec<Option<usize>>> {
+    let mut index: Vec<Vec<Option<usize>>> = Vec::new();
+    for (i, resident) in residents.iter().enumerate() {
+        let (layer, expert) = (resident.layer, resident.expert.0 as usize);
+        index.resize(index.len().max(layer + 1), Vec::new());
+        if let Some(of_layer) = index.get_mut(layer) {
+            of_layer.resize(of_layer.len().max(expert + 1), None);
+            of_layer.iter_mut().skip(expert).take(1).for_each(|place| *place = Some(i));
+        }
+    }
+    index
 }
