@@ -9,13 +9,13 @@ use std::thread::ThreadId;
 
 use aqueduct::card::Card;
 use aqueduct::engine::{Cancel, Engine, EngineError, waits};
-use support::stories::{Dice, Request, Story, Way, answer, boundaries, open, story};
+use support::stories::{Dice, Request, Story, Way, answer, boundaries, deep, open, story};
 use support::tap::{Call, Listen, Tap};
 use support::watchdog::Watchdog;
 use support::{ROOMY, plan_for, rig};
 
 /// Cancels in all.
-const CANCELS: usize = 1_000;
+const CANCELS: usize = 2_000;
 
 /// When to cancel.
 struct Target {
@@ -103,6 +103,11 @@ fn stories() -> Vec<Story> {
         story("below the floor, 1 card, smallest", &mixtral, 1, Way::BelowFloor, 0, 5),
         story("gated, 3 cards", &qwen, 3, Way::Gated, 1, 4),
         story("ungated, 2 cards, 7 waves", &mixtral, 2, Way::Ungated, 0, 2),
+        story("prefetch, 1 card, displaced residents", &qwen, 1, Way::Prefetched, 6, 5),
+        story("prefetch, 2 cards, 7 waves", &mixtral, 2, Way::Prefetched, 0, 2),
+        story("outgrown, 2 cards", &qwen, 2, Way::Outgrown, 0, 60),
+        story("prefetch, 4 cards", &deep(10), 4, Way::Prefetched, 0, 4),
+        story("staged, 2 cards, displaced residents", &qwen, 2, Way::Staged, 1, 5),
     ]
 }
 
@@ -172,7 +177,7 @@ fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, se
 }
 
 #[test]
-fn a_thousand_cancels_leave_nothing_behind() {
+fn two_thousand_cancels_leave_nothing_behind() {
     let stories = stories();
     let seen = Seen::default();
     // Two at a time: a request mostly waits for the threads of its cards.

@@ -148,7 +148,7 @@ fn copies_that_fail_and_kernels_that_panic_end_their_request_only() {
     let watchdog = Watchdog::start();
     let mut dice = Dice(3);
     let mut tally: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for way in [Way::Gated, Way::Ungated, Way::BelowFloor] {
+    for way in [Way::Gated, Way::Ungated, Way::BelowFloor, Way::Prefetched, Way::Staged] {
         let mut bench = Bench::new(way);
         for card in 0..2 {
             let kernels: BTreeSet<&'static str> = bench
@@ -194,7 +194,7 @@ fn copies_that_fail_and_kernels_that_panic_end_their_request_only() {
                 assert_eq!(error.is_some(), fired > 0, "{case}: {error:?}");
                 let count = tally.entry(format!("{what} on card {card}")).or_default();
                 *count = (count.0 + 1, count.1 + fired);
-                error.iter().for_each(|error| assert_names(error, card, "copy ", &case));
+                error.iter().for_each(|error| assert_names(error, card, "copy", &case));
             }
         }
     }
@@ -211,7 +211,7 @@ fn threads_that_panic_end_their_request_only() {
     let watchdog = Watchdog::start();
     let mut dice = Dice(4);
     let mut broke: BTreeMap<String, usize> = BTreeMap::new();
-    for way in [Way::Gated, Way::Ungated, Way::BelowFloor] {
+    for way in [Way::Gated, Way::Ungated, Way::BelowFloor, Way::Prefetched, Way::Staged] {
         let mut bench = Bench::new(way);
         for ((card, call), all) in bench.heard.clone() {
             // A drain that panics is no way in which a card fails.

@@ -9,19 +9,15 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use aqueduct::card::{Card, CardError, Event, EventState, Stream, Why};
 use aqueduct::engine::{Cancel, Engine, EngineError, waits};
-use support::stories::{Story, Way, answer, open, story};
+use support::stories::{Request, Story, Way, answer, open, story};
 use support::tap::{Call, Listen, Tap};
 use support::watchdog::Watchdog;
 use support::{TestRig, plan_for, rig};
 
 /// Waits that are not about order, each with what it is for; other tests of this file check that.
-const OTHER_PURPOSE: [(Why, &str); 3] = [
+const OTHER_PURPOSE: [(Why, &str); 2] = [
     (waits::LOADED, "loading ends with the error of its own copies; the first request waits for residents anyway"),
     (waits::ONE_LAYER_AHEAD, "a cancelled prompt ends within one layer's time; the stream itself keeps its order"),
-    (
-        waits::REQUEST_END,
-        "a wave that fails after a cancellation is not kept; the next request's own waits keep the order",
-    ),
 ];
 
 fn stories() -> Vec<Story> {
@@ -33,6 +29,11 @@ fn stories() -> Vec<Story> {
         story("ungated, 1 card, displaced residents", &qwen, 1, Way::Ungated, 6, 5),
         story("ungated, 2 cards, 7 waves", &mixtral, 2, Way::Ungated, 0, 2),
         story("below the floor, 1 card", &mixtral, 1, Way::BelowFloor, 0, 13),
+        story("prefetch, 1 card, displaced residents", &qwen, 1, Way::Prefetched, 6, 5),
+        story("prefetch, 2 cards, 7 waves", &mixtral, 2, Way::Prefetched, 0, 2),
+        story("outgrown, 1 card", &qwen, 1, Way::Outgrown, 0, 60),
+        story("staged, 1 card, displaced residents", &qwen, 1, Way::Staged, 6, 5),
+        story("staged, 2 cards, 7 waves", &mixtral, 2, Way::Staged, 0, 2),
     ]
 }
 
@@ -46,13 +47,26 @@ enum Mutation {
     Removed,
 }
 
-/// Leaves out the calls with a reason, and counts them.
-struct Remover(Why, AtomicU64);
+/// Leaves out the calls with a reason, where there is one, and counts them. Cancels the request that is told to, as soon as cells are copied
+/// ahead.
+struct Remover {
+    why: Option<Why>,
+    removed: AtomicU64,
+    cancel: Mutex<Option<Cancel>>,
+}
 
 impl Listen for Remover {
+    fn before(&self, _: &dyn Card, call: Call) {
+        if call == Call::Submit(Stream::KvIn, "copy in")
+            && let Some(cancel) = self.cancel.lock().unwrap().take()
+        {
+            cancel.cancel();
+        }
+    }
+
     fn forwards(&self, call: Call) -> bool {
-        let other = call.why() != Some(self.0);
-        self.1.fetch_add(u64::from(!other), Ordering::Relaxed);
+        let other = self.why.is_none() || call.why() != self.why;
+        self.removed.fetch_add(u64::from(!other), Ordering::Relaxed);
         other
     }
 }
@@ -61,19 +75,27 @@ impl Listen for Remover {
 fn complaint(story: &Story, why: Why, mutation: Mutation) -> (Option<String>, u64) {
     let plan = plan_for(&story.model, &story.memory, &story.settings).unwrap();
     let mut rig = rig(&story.memory, 1);
-    let remover = Arc::new(Remover(why, AtomicU64::new(0)));
-    match mutation {
-        Mutation::Unseen => rig.ledger.leave_out(why),
-        Mutation::Removed => Tap::all(&mut rig, &remover),
+    let remover = Arc::new(Remover {
+        why: (mutation == Mutation::Removed).then_some(why),
+        removed: AtomicU64::new(0),
+        cancel: Mutex::default(),
+    });
+    if mutation == Mutation::Unseen {
+        rig.ledger.leave_out(why);
     }
-    // Two requests: what one leaves behind meets the other. Their errors repeat what the ledger keeps.
+    Tap::all(&mut rig, &remover);
+    // What one request leaves behind meets the next. Their errors repeat what the ledger keeps.
     if let Ok(mut engine) = Engine::load(Arc::clone(&story.model), plan, &rig.rig, &|_| {}) {
         for _ in 0..2 {
             let _ = answer(&mut engine, &story.tokens);
         }
+        let cancel = Cancel::new();
+        *remover.cancel.lock().unwrap() = Some(cancel.clone());
+        let _ = Request::new(&engine, &story.tokens).run(&mut engine, &cancel);
+        let _ = answer(&mut engine, &story.tokens);
     }
     let seen = rig.ledger.counts().left_out.get(&why).copied().unwrap_or(0);
-    let occurred = seen + remover.1.load(Ordering::Relaxed);
+    let occurred = seen + remover.removed.load(Ordering::Relaxed);
     (rig.ledger.violations().into_iter().next(), occurred)
 }
 

@@ -18,6 +18,7 @@ pub mod virt;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use command::Command;
 pub use error::CardError;
@@ -144,6 +145,11 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// When the device is lost.
     fn recover(&self) -> Result<(), CardError>;
+
+    /// How long the stream has stood still for events so far, as far as the card measures it.
+    fn waited(&self, _on: Stream) -> Duration {
+        Duration::ZERO
+    }
 
     /// The leases whose spans this card's commands may use.
     fn leases(&self) -> &Arc<Leases>;

@@ -99,7 +99,7 @@ pub fn attend(
         return;
     }
     if !resume {
-        state.chunks_exact_mut(queries.state_stride()).for_each(state::set_up);
+        set_up(queries, state);
     }
     let tiles = tiles(&queries.layout, cells);
     let kv_heads = queries.shape.kv_heads;
@@ -161,6 +161,15 @@ fn partials_of(team: &Team, queries: &Queries<'_>, tiles: &[Tile<'_>], out: &mut
         let rows = 0..queries.rows;
         Isa::best().run(Part { queries, tiles, rows, kv_head, to: To::Partials { out: &out, first } });
     });
+}
+
+/// Makes the state of queries that have seen no cell.
+///
+/// # Panics
+/// When sizes do not fit together.
+pub fn set_up(queries: &Queries<'_>, state: &mut [f32]) {
+    assert_eq!(state.len(), queries.state_len(), "attention: state of {} rows", queries.rows);
+    state.chunks_exact_mut(queries.state_stride()).for_each(state::set_up);
 }
 
 /// Merges partials of consecutive tiles, as [`partials`] gives them, into a state, in ascending order.

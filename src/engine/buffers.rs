@@ -29,6 +29,14 @@ impl Buffers {
         self.0.get(&of).copied().ok_or_else(missing)
     }
 
+    /// All of a buffer; nothing where the plan lists none.
+    pub fn or_nothing(&self, card: &dyn Card, of: Use) -> Result<Span, EngineError> {
+        match self.0.get(&of) {
+            Some(span) => Ok(*span),
+            None => Ok(card.alloc(Bytes(0), of.name())?.whole()),
+        }
+    }
+
     /// The first `bytes` of a buffer.
     pub fn get(&self, of: Use, bytes: usize) -> Result<Span, EngineError> {
         self.part(of, 0, bytes)
@@ -57,6 +65,16 @@ pub(super) struct HostBuffers {
     pub slots: HostBuf,
     /// Logits of one block of rows.
     pub logits: HostBuf,
+    /// Streamed KV cells.
+    pub cells: HostBuf,
+    /// Queries of a decode step.
+    pub queries: HostBuf,
+    /// Their states after the card's cells.
+    pub state: HostBuf,
+    /// Partial results over the host's cells.
+    pub partials: HostBuf,
+    /// Attention results of a decode step.
+    pub attended: HostBuf,
 }
 
 impl HostBuffers {
@@ -69,6 +87,11 @@ impl HostBuffers {
             normed: host.alloc(sizes.normed, "normalised hidden states")?,
             slots: host.alloc(sizes.slots, "host pool results")?,
             logits: host.alloc(sizes.logits, "logits")?,
+            cells: host.alloc(sizes.cells, "streamed KV cells")?,
+            queries: host.alloc(sizes.queries, "queries")?,
+            state: host.alloc(sizes.state, "attention state")?,
+            partials: host.alloc(sizes.partials, "partial attention")?,
+            attended: host.alloc(sizes.attended, "attention results")?,
         })
     }
 }

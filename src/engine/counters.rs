@@ -4,73 +4,77 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-/// Running counts of one stage; shared between its threads and whoever reads them.
-#[derive(Debug, Default)]
-pub struct Counters {
-    waves: AtomicU64,
-    hand_offs: AtomicU64,
-    streamed: AtomicU64,
-    streamed_bytes: AtomicU64,
-    skipped: AtomicU64,
-    skipped_bytes: AtomicU64,
-    slot_reuses: AtomicU64,
-    host_experts: AtomicU64,
-    resident_experts: AtomicU64,
+/// The running counts and the counts at one moment, from one list.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Running counts of one stage; shared between its threads and whoever reads them.
+        #[derive(Debug, Default)]
+        pub struct Counters { $($name: AtomicU64,)* }
+
+        /// The counts at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// The counts now.
+            pub fn read(&self) -> Counts {
+                Counts { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+
+        impl Counts {
+            /// Both together.
+            pub fn plus(&self, other: &Self) -> Self {
+                Self { $($name: self.$name + other.$name,)* }
+            }
+
+            /// What was added since an earlier moment.
+            pub fn since(&self, before: &Self) -> Self {
+                Self { $($name: self.$name - before.$name,)* }
+            }
+        }
+    };
 }
 
-/// The counts at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+counts! {
     /// Prompt waves run.
-    pub waves: u64,
+    waves,
     /// Waves and steps handed to the next stage.
-    pub hand_offs: u64,
+    hand_offs,
     /// Experts copied through ring slots.
-    pub streamed: u64,
+    streamed,
     /// Their bytes.
-    pub streamed_bytes: u64,
+    streamed_bytes,
     /// Experts that were not copied because no token routes to them.
-    pub skipped: u64,
+    skipped,
     /// Their bytes.
-    pub skipped_bytes: u64,
+    skipped_bytes,
     /// Copies into a ring slot that had held another expert of the same prompt.
-    pub slot_reuses: u64,
+    slot_reuses,
+    /// Streamed experts that compute read.
+    arrivals,
+    /// Those that had not arrived when compute was told to wait for them.
+    arrival_waits,
+    /// Ring slots that were filled or being filled, summed over `arrivals`.
+    ring_filled,
     /// Expert products of decode steps computed by the host pool.
-    pub host_experts: u64,
+    host_experts,
     /// Expert products of decode steps computed by the card.
-    pub resident_experts: u64,
-}
-
-impl Counts {
-    /// Both together.
-    pub fn plus(&self, other: &Self) -> Self {
-        Self {
-            waves: self.waves + other.waves,
-            hand_offs: self.hand_offs + other.hand_offs,
-            streamed: self.streamed + other.streamed,
-            streamed_bytes: self.streamed_bytes + other.streamed_bytes,
-            skipped: self.skipped + other.skipped,
-            skipped_bytes: self.skipped_bytes + other.skipped_bytes,
-            slot_reuses: self.slot_reuses + other.slot_reuses,
-            host_experts: self.host_experts + other.host_experts,
-            resident_experts: self.resident_experts + other.resident_experts,
-        }
-    }
-
-    /// What was added since an earlier moment.
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            waves: self.waves - before.waves,
-            hand_offs: self.hand_offs - before.hand_offs,
-            streamed: self.streamed - before.streamed,
-            streamed_bytes: self.streamed_bytes - before.streamed_bytes,
-            skipped: self.skipped - before.skipped,
-            skipped_bytes: self.skipped_bytes - before.skipped_bytes,
-            slot_reuses: self.slot_reuses - before.slot_reuses,
-            host_experts: self.host_experts - before.host_experts,
-            resident_experts: self.resident_experts - before.resident_experts,
-        }
-    }
+    resident_experts,
+    /// Bytes of new KV cells copied to host memory.
+    kv_written_bytes,
+    /// Bytes of streamed KV cells copied when their layer needed them.
+    kv_staged_bytes,
+    /// Bytes of streamed KV cells copied ahead of their layer.
+    kv_prefetched_bytes,
+    /// Tiles of streamed cells that were copied ahead.
+    kv_tiles,
+    /// Those that had not arrived when compute was told to wait for them.
+    kv_waits,
+    /// Streamed cells attended by the host pool in decode steps, over all layers.
+    kv_host_cells,
+    /// Microseconds the compute stream stood still for an event; 0 on cards that do not measure it.
+    compute_waited_us,
 }
 
 impl Counters {
@@ -93,23 +97,36 @@ impl Counters {
         self.skipped_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    /// Compute reads a streamed expert, while `filled` ring slots hold one or wait for one.
+    pub(super) fn arrived(&self, waits: bool, filled: usize) {
+        self.arrivals.fetch_add(1, Relaxed);
+        self.arrival_waits.fetch_add(u64::from(waits), Relaxed);
+        self.ring_filled.fetch_add(filled as u64, Relaxed);
+    }
+
     pub(super) fn decoded(&self, host: usize, resident: usize) {
         self.host_experts.fetch_add(host as u64, Relaxed);
         self.resident_experts.fetch_add(resident as u64, Relaxed);
     }
 
-    /// The counts now.
-    pub fn read(&self) -> Counts {
-        Counts {
-            waves: self.waves.load(Relaxed),
-            hand_offs: self.hand_offs.load(Relaxed),
-            streamed: self.streamed.load(Relaxed),
-            streamed_bytes: self.streamed_bytes.load(Relaxed),
-            skipped: self.skipped.load(Relaxed),
-            skipped_bytes: self.skipped_bytes.load(Relaxed),
-            slot_reuses: self.slot_reuses.load(Relaxed),
-            host_experts: self.host_experts.load(Relaxed),
-            resident_experts: self.resident_experts.load(Relaxed),
-        }
+    pub(super) fn cells_written(&self, bytes: usize) {
+        self.kv_written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(super) fn cells_staged(&self, bytes: usize) {
+        self.kv_staged_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(super) fn cells_prefetched(&self, bytes: usize) {
+        self.kv_prefetched_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(super) fn cells_waited(&self, waits: bool) {
+        self.kv_tiles.fetch_add(1, Relaxed);
+        self.kv_waits.fetch_add(u64::from(waits), Relaxed);
+    }
+
+    pub(super) fn attended_on_host(&self, cells: usize) {
+        self.kv_host_cells.fetch_add(cells as u64, Relaxed);
     }
 }

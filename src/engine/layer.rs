@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use super::EngineError;
+use super::attention::Heads;
 use super::kv::cells::Slot;
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
-use crate::card::command::{AttentionEnd, Into, LinearPart, Phase, Routing};
+use crate::card::command::{Into, LinearPart, Phase, Routing};
 use crate::card::{Command, Span, Stream};
 use crate::plan::Use;
 
@@ -50,9 +51,9 @@ impl Stage {
         self.compute(Command::Linear { x, rows, parts, into, phase, scratch: self.buffers.whole(Use::Scratch)? })
     }
 
-    /// The attention mixer for `rows` of the wave (at most a row block), which are the rows of `parts`.
+    /// The attention mixer for `rows` of the wave or step, which are the rows of `parts`.
     pub(super) fn attend(
-        &self,
+        &mut self,
         phase: Phase,
         place: usize,
         layer: &Layer,
@@ -83,35 +84,22 @@ impl Stage {
         let attended = self.buffers.get(Use::Attended, n * out_row)?;
         for part in parts {
             let own = part.rows.start - rows.start..part.rows.end - rows.start;
-            let (q, k) = (q.rows(own.clone(), q_row), k.rows(own.clone(), k_row));
-            for (x, heads) in [(q, shape.heads), (k, shape.kv_heads)] {
-                let rope = self.rope.clone();
+            for (x, heads, row) in [(q, shape.heads, q_row), (k, shape.kv_heads, k_row)] {
                 self.compute(Command::Rope {
-                    x,
+                    x: x.rows(own.clone(), row),
                     rows: own.len(),
                     heads,
                     head_dim: shape.head_dim,
                     first: part.first,
-                    rope,
+                    rope: self.rope.clone(),
                 })?;
             }
-            let cells = self.kv.get(place, part.slot, part.first, own.len())?;
-            self.compute(Command::StoreKv { k, v: v.rows(own.clone(), v_row), layout: mixer.cells, cells })?;
-            let seen = self.kv.get(place, part.slot, 0, part.first + own.len())?;
-            let state = own.len() * shape.heads * (2 + shape.value_dim) * F32;
-            self.compute(Command::Attention {
-                q,
-                rows: own.len(),
-                first: part.first,
-                shape,
-                layout: mixer.cells,
-                cells: vec![seen],
-                state: self.buffers.get(Use::AttentionState, state)?,
-                resume: false,
-                end: AttentionEnd::Finish(attended.rows(own, out_row)),
-                phase,
-                scratch: self.buffers.whole(Use::Scratch)?,
-            })?;
+        }
+        let heads = Heads { q, k, v, attended };
+        match (phase, parts) {
+            (Phase::Prompt, [part]) => self.attend_wave(place, mixer, &heads, part)?,
+            (Phase::Prompt, _) => return Err(EngineError::Mismatch("a wave is one sequence's".to_owned())),
+            (Phase::Decode, parts) => self.attend_step(place, mixer, &heads, parts)?,
         }
         self.linear(phase, attended, n, vec![mixer.output.to(x)], Into::Add)
     }

@@ -4,6 +4,7 @@
 //! into jobs, send each job to all stages, and collect the logits. Inside a stage, `prompt.rs` and `decode.rs` walk the layers; both
 //! queue the commands of `layer.rs`. Experts reach the card through `experts/`.
 
+mod attention;
 mod buffers;
 mod cancel;
 mod counters;
@@ -34,7 +35,7 @@ pub use present::{Presence, Present};
 pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
 
-use crate::card::{BatonReceiver, Card, baton};
+use crate::card::{BatonReceiver, Card, Stream, baton};
 use crate::model::Model;
 use crate::plan::{Plan, memory};
 use crate::units::{Bytes, TokenId};
@@ -123,7 +124,11 @@ impl Engine {
 
     /// What each stage did so far.
     pub fn counts(&self) -> Vec<Counts> {
-        self.counters.iter().map(|counters| counters.read()).collect()
+        let of = |(counters, card): (&Arc<Counters>, &Arc<dyn Card>)| {
+            let waited = card.waited(Stream::Compute).as_micros() as u64;
+            Counts { compute_waited_us: waited, ..counters.read() }
+        };
+        self.counters.iter().zip(&self.cards).map(of).collect()
     }
 
     /// What each stage's gate was told in the latest prompt, in order; nothing for a stage whose prompt had no gate.
@@ -250,7 +255,9 @@ impl Engine {
             let rows = shortest + usize::from(number < tokens.len() % of);
             let part = tokens.get(start..start + rows).unwrap_or_default();
             let first = sequence.tokens + start;
-            jobs.push((Rows::Wave(Wave { slot: sequence.slot, first, rows, number, of, shortest }), Arc::from(part)));
+            let end = sequence.tokens + tokens.len();
+            let wave = Wave { slot: sequence.slot, first, rows, number, of, shortest, end };
+            jobs.push((Rows::Wave(wave), Arc::from(part)));
             start += rows;
         }
         let (complete, result) = self.run(jobs, wanted, cancel, sink)?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::cancel::Cancel;
 use super::experts::ring::{Arriving, Ring, RingParts, RoutedRing, StreamedRing};
+use super::kv::Streamed;
 use super::kv::cells::Slot;
+use super::kv::staging::{Staging, StagingParts};
 use super::layer::{F32, Part};
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
@@ -32,6 +34,8 @@ pub(super) struct Wave {
     pub of: usize,
     /// Tokens of the prompt's shortest wave: what the floor is compared with.
     pub shortest: usize,
+    /// Position after the prompt's last token.
+    pub end: usize,
 }
 
 /// One layer's experts over a wave.
@@ -47,14 +51,22 @@ struct Pass<'a> {
 }
 
 impl Stage {
-    /// Queues all layers of a wave over the hidden states in `hidden`.
-    pub(super) fn wave(&mut self, wave: &Wave, hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
+    /// What a wave needs no hidden states for: the prompt's staging pool and ring are lent, and the first copies begin.
+    pub(super) fn begin_wave(&mut self, wave: &Wave) -> Result<(), EngineError> {
         if wave.number == 0 {
+            self.start_staging(wave)?;
             self.start_ring(wave)?;
         }
         if let Some(pool) = &mut self.pool {
             pool.wait_for_residents()?;
         }
+        let Self { card, counters, layouts, streamed, .. } = self;
+        let Some(Streamed { host, written, staging: Some(staging), .. }) = streamed else { return Ok(()) };
+        staging.begin(&StagingParts { card, counters, host, written, layouts }, wave.slot, wave.first)
+    }
+
+    /// Queues all layers of a wave over the hidden states in `hidden`.
+    pub(super) fn wave(&mut self, wave: &Wave, hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
         let layers = Arc::clone(&self.layers);
         let result = self.layers(&layers, wave, hidden, cancel);
         self.counters.wave();
@@ -67,9 +79,11 @@ impl Stage {
             if cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
-            for rows in blocks(wave.rows, self.row_block) {
+            for rows in blocks(wave.rows, self.attention_rows) {
                 let part = Part { slot: wave.slot, rows: rows.clone(), first: wave.first + rows.start };
                 self.attend(Phase::Prompt, place, layer, hidden, &rows, &[part])?;
+            }
+            for rows in blocks(wave.rows, self.row_block) {
                 self.feed_forward(Phase::Prompt, layer, hidden, &rows)?;
             }
             if let LayerFfn::Experts { .. } = &layer.ffn {
@@ -83,11 +97,25 @@ impl Stage {
         Ok(())
     }
 
+    /// Lends the staging pool, if a wave of the prompt has a cached prefix in host memory.
+    fn start_staging(&mut self, wave: &Wave) -> Result<(), EngineError> {
+        let Some(streamed) = &mut self.streamed else { return Ok(()) };
+        if wave.end - wave.shortest <= self.kv.resident() {
+            return Ok(());
+        }
+        let (span, refilled) = match &mut self.pool {
+            None => (self.buffers.whole(Use::Staging)?, None),
+            Some(pool) => (pool.lend_staging(), pool.refilled()),
+        };
+        streamed.staging = Some(Staging::start(&self.card, span, self.kv_plan, refilled)?);
+        Ok(())
+    }
+
     /// Lends slots for the prompt, if any of its experts are not on the card.
     fn start_ring(&mut self, wave: &Wave) -> Result<(), EngineError> {
         self.latest_gate.set(None);
         let streamed = match &self.pool {
-            Some(pool) if !pool.ring().is_empty() => self.streamed(pool),
+            Some(pool) if !pool.ring().is_empty() => self.streamed_experts(pool),
             _ => return Ok(()),
         };
         let first = self.layers.first().map_or(0, |layer| layer.index);

@@ -9,14 +9,18 @@ use super::experts::host_pool::HostPool;
 use super::experts::latest_gate::LatestGate;
 use super::experts::pool::Pool;
 use super::experts::ring::{Ring, RingParts};
-use super::kv::cells::KvCells;
+use super::kv::Streamed;
+use super::kv::cells::{HostCells, KvCells};
+use super::kv::host::HostAttention;
+use super::kv::staging::Staging;
+use super::kv::tail::Tail;
 use super::rig::Rig;
 use super::weights::{Head, Layer, LayerFfn, Loader};
 use super::{EngineError, waits};
 use crate::card::{Card, Stream, Watcher};
 use crate::model::Model;
-use crate::ops::Rope;
-use crate::plan::{Plan, PromptPlan, StagePlan, Use};
+use crate::ops::{CellLayout, Rope};
+use crate::plan::{KvPlan, Plan, PromptPlan, StagePlan, Use};
 use crate::units::{Bytes, ExpertId};
 
 /// One card's share of the model, and its own streams.
@@ -25,6 +29,7 @@ pub(super) struct Stage {
     pub width: usize,
     pub eps: f32,
     pub rope: Rope,
+    pub attention_rows: usize,
     pub row_block: usize,
     pub head_block: usize,
     pub prompt: PromptPlan,
@@ -32,7 +37,14 @@ pub(super) struct Stage {
     pub head: Option<Head>,
     pub buffers: Buffers,
     pub host: HostBuffers,
+    pub context: usize,
+    pub kv_plan: KvPlan,
+    /// Layouts of the layers' cells.
+    pub layouts: Vec<CellLayout>,
     pub kv: KvCells,
+    /// Cells in host memory; `None` when every cell lives on the card.
+    pub streamed: Option<Streamed>,
+    pub host_attention: HostAttention,
     pub arena: Arc<Arena>,
     pub pool: Option<Pool>,
     pub host_pool: HostPool,
@@ -57,11 +69,22 @@ impl Stage {
         let card = rig.cards.iter().find(|card| card.id() == stage.card).ok_or_else(wanted)?;
         let mut loader = Loader::new(card, model, &rig.host, stage, progress);
         let own = model.spec.layers.iter().enumerate().skip(stage.layers.start).take(stage.layers.len());
-        let layers = own.map(|(i, layer)| loader.layer(i, layer, plan.kv)).collect::<Result<Vec<_>, _>>()?;
+        let layers = own.map(|(i, layer)| loader.layer(i, layer, plan.kv.kind)).collect::<Result<Vec<_>, _>>()?;
+        let layouts = layers.iter().map(|layer| layer.attention.cells).collect();
         let head = stage.head.then(|| loader.head()).transpose()?;
         let buffers = Buffers::alloc(card.as_ref(), stage)?;
         let host = HostBuffers::alloc(&rig.host, stage)?;
-        let kv = KvCells::new(buffers.whole(Use::Kv)?, &layers, plan.context, plan.sequences);
+        let resident = plan.kv.resident;
+        let kv = KvCells::new(buffers.or_nothing(card.as_ref(), Use::Kv)?, &layers, resident, plan.sequences);
+        let streamed = match plan.kv.streams() {
+            false => None,
+            true => Some(Streamed {
+                host: HostCells::new(host.cells.clone(), &layers, resident..plan.context, plan.sequences),
+                tail: Tail::new(buffers.whole(Use::Tail)?),
+                written: vec![None; layers.len()],
+                staging: None,
+            }),
+        };
         let pool = stage.experts.as_ref().map(|experts| Pool::load(card, arena, experts)).transpose()?;
         card.drain(Stream::Compute, waits::LOADED)?;
         card.drain(Stream::Experts, waits::LOADED)?;
@@ -70,6 +93,7 @@ impl Stage {
             width: model.spec.width,
             eps: model.spec.eps,
             rope: model.spec.rope.clone(),
+            attention_rows: plan.attention_rows,
             row_block: plan.row_block,
             head_block: crate::plan::memory::head_block(plan.wave),
             prompt: plan.prompt,
@@ -77,7 +101,12 @@ impl Stage {
             head,
             buffers,
             host,
+            context: plan.context,
+            kv_plan: plan.kv,
+            layouts,
             kv,
+            streamed,
+            host_attention: HostAttention::new(Arc::clone(&rig.team)),
             arena: Arc::clone(arena),
             pool,
             host_pool: HostPool::new(Arc::clone(&rig.team), Arc::clone(arena)),
@@ -99,7 +128,7 @@ impl Stage {
     }
 
     /// The experts of each layer that a streamed prompt copies.
-    pub(super) fn streamed(&self, pool: &Pool) -> Vec<Vec<ExpertId>> {
+    pub(super) fn streamed_experts(&self, pool: &Pool) -> Vec<Vec<ExpertId>> {
         let of = |layer: &Layer| match &layer.ffn {
             LayerFfn::Dense { .. } => Vec::new(),
             LayerFfn::Experts { experts, .. } => pool.streamed(layer.index, *experts),
@@ -107,9 +136,14 @@ impl Stage {
         self.layers.iter().map(of).collect()
     }
 
-    /// Ends the prompt's ring, if there is one: the issuer stops, its slots drain, the residents come back. On a failed card
+    /// Ends the prompt's ring and staging pool, if there are any: the issuer stops, their slots drain, the residents come back. On a failed card
     /// the card is recovered in between, and residents whose last copy failed are copied again.
     pub(super) fn end_prompt(&mut self, failed: bool) -> Result<(), EngineError> {
+        let mut staged = Ok(());
+        if let Some(streamed) = &mut self.streamed {
+            staged = streamed.staging.take().map_or(Ok(()), Staging::end);
+            streamed.forget();
+        }
         let ended = match self.ring.take() {
             Some(Ring::Streamed(ring)) => ring.end(),
             Some(Ring::Routed(ring)) => ring.end(),
@@ -121,7 +155,7 @@ impl Stage {
             }
             self.card.recover()?;
         } else {
-            ended?;
+            ended.and(staged)?;
         }
         if let Some(pool) = &mut self.pool {
             pool.take_back()?;

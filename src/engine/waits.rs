@@ -26,6 +26,22 @@ pub const RING_RETURNED: Why = Why("ring returned");
 pub const RESIDENTS_BACK: Why = Why("residents back");
 /// The host waits for the choice of a decode step's layer.
 pub const CHOSEN: Why = Why("experts chosen");
+/// Compute waits until the tail's last cells are in host memory.
+pub const TAIL_COPIED: Why = Why("tail copied");
+/// The kv-out stream waits for a wave's new cells.
+pub const CELLS_STORED: Why = Why("cells stored");
+/// A copy of streamed cells waits until the newest of them are in host memory.
+pub const CELLS_WRITTEN: Why = Why("cells written");
+/// The kv-in stream waits for the last reader of a place in the staging pool.
+pub const CELLS_RELEASED: Why = Why("staged cells released");
+/// Compute waits for cells that were copied ahead.
+pub const CELLS_READY: Why = Why("staged cells ready");
+/// The host ends the staging pool's lease.
+pub const STAGING_RETURNED: Why = Why("staging pool returned");
+/// The host waits for a decode step's queries and new cells.
+pub const ASKED: Why = Why("queries and cells known");
+/// The host waits for the card's share of a decode step's attention.
+pub const CARD_ATTENDED: Why = Why("resident cells attended");
 /// The host waits for logits.
 pub const LOGITS: Why = Why("logits");
 /// The host keeps at most one layer of a prompt launched ahead.
@@ -37,7 +53,7 @@ pub const REQUEST_END: Why = Why("request end");
 pub const LOADED: Why = Why("loaded");
 
 /// All of them.
-pub const ALL: [Why; 16] = [
+pub const ALL: [Why; 24] = [
     HIDDEN_ARRIVED,
     HIDDEN_FREE,
     EMBEDDINGS_TAKEN,
@@ -50,6 +66,14 @@ pub const ALL: [Why; 16] = [
     RING_RETURNED,
     RESIDENTS_BACK,
     CHOSEN,
+    TAIL_COPIED,
+    CELLS_STORED,
+    CELLS_WRITTEN,
+    CELLS_RELEASED,
+    CELLS_READY,
+    STAGING_RETURNED,
+    ASKED,
+    CARD_ATTENDED,
     LOGITS,
     ONE_LAYER_AHEAD,
     REQUEST_END,

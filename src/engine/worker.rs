@@ -205,6 +205,7 @@ impl Worker {
         }
         self.stage.card.drain(Stream::Compute, waits::REQUEST_END)?;
         self.stage.card.drain(Stream::HandOff, waits::REQUEST_END)?;
+        self.stage.card.drain(Stream::KvOut, waits::REQUEST_END)?;
         if let Some(pool) = &mut self.stage.pool {
             pool.confirm();
         }
@@ -243,6 +244,9 @@ impl Worker {
         let whole = self.stage.buffers.whole(Use::Hidden)?;
         let hidden = self.stage.buffers.part(Use::Hidden, turn * (whole.bytes / self.hidden.len().max(1)), bytes)?;
 
+        if let Rows::Wave(wave) = rows {
+            self.stage.begin_wave(wave)?;
+        }
         let Some(arrived) = self.arrive(hidden, turn, tokens, passed)? else { return Err(EngineError::Cancelled) };
         self.stage.card.wait(Stream::Compute, &arrived, waits::HIDDEN_ARRIVED)?;
         let phase = match rows {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::{HandOffPlan, Plan, Request, StagePlan, Use};
-use crate::topology::Switch;
+use super::{HandOffPlan, KvPlan, Plan, Request, StagePlan, Use};
+use crate::ops::ATTENTION_TILE;
 use crate::units::Bytes;
 
 /// Sentences about decisions that are not visible in the numbers.
@@ -17,14 +17,12 @@ pub(super) fn notes(request: &Request<'_>, plan: &Plan) -> Vec<String> {
             request.spec.layers.len()
         ));
     }
-    if request.settings.prompt.routed_stream == Switch::Auto {
-        notes.push("prompt.routed_stream auto: off, until its gain is measured on real cards".to_owned());
-    }
-    if plan.prompt.routed_stream && plan.stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|e| e.ring == 0)) {
-        notes.push("prompt.routed_stream is on, but every expert lives on a card: nothing is streamed".to_owned());
-    }
-    if request.settings.kv.prefetch == Switch::Auto {
-        notes.push("kv.prefetch auto: off, because every cell lives on a card".to_owned());
+    let wanted = request.settings.kv.resident_cells.of(request.settings.context) as usize;
+    if plan.kv.streams() && plan.kv.resident != wanted {
+        notes.push(format!(
+            "run.kv.resident_cells {wanted}: {} cells stay on a card, since attention takes whole tiles of {ATTENTION_TILE}",
+            plan.kv.resident
+        ));
     }
     notes
 }
@@ -87,11 +85,12 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "context   {} tokens, {} sequence{}, cache in {:?}, all cells on the cards",
+            "context   {} tokens, {} sequence{}, cache in {:?}, {}",
             self.context,
             self.sequences,
             if self.sequences == 1 { "" } else { "s" },
-            self.kv
+            self.kv.kind,
+            self.cells()
         )?;
         writeln!(f, "prompt    waves of at most {} tokens, {}", self.wave, self.streaming())?;
         for stage in &self.stages {
@@ -115,6 +114,18 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    fn cells(&self) -> String {
+        let KvPlan { resident, streamed, staging, tile, prefetch, .. } = self.kv;
+        if !self.kv.streams() {
+            return "all cells on the cards".to_owned();
+        }
+        let ahead = if prefetch { "copied ahead of their layer" } else { "copied when their layer needs them" };
+        format!(
+            "{resident} cells of each on the cards, {streamed} in host memory\n          streamed cells pass through a staging \
+             pool of {staging} in tiles of {tile}, {ahead}; decode attends them on the host"
+        )
+    }
+
     fn streaming(&self) -> String {
         if self.stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|experts| experts.ring == 0)) {
             return "no expert is streamed".to_owned();

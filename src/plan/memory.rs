@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{CardBudget, HostPlan, Request, StagePlan};
+use super::{CardBudget, HostPlan, KvPlan, Request, StagePlan};
 use crate::card::{CardKind, REGION_ALIGN};
 use crate::model::{LayerSpec, TensorRef};
-use crate::ops::ExpertSet;
+use crate::ops::{ATTENTION_TILE, CellLayout, ExpertSet};
 use crate::units::Bytes;
 
 /// What a buffer of a card is for.
@@ -20,21 +20,25 @@ pub enum Use {
     Head,
     /// Resident KV cells of every sequence.
     Kv,
+    /// Streamed cells of one layer, for a stage without an expert pool to lend slots of.
+    Staging,
+    /// New cells of a wave on their way to the host: `[wave + attention tile]` of the largest.
+    Tail,
     /// Slots of the expert pool.
     Pool,
     /// Hidden states of the waves in flight: f32 `[buffers, wave, width]`.
     Hidden,
     /// Normalised hidden states: f32 `[wave, width]`.
     Normed,
-    /// Queries: f32 `[row block, heads * head_dim]`.
+    /// Queries: f32 `[attention rows, heads * head_dim]`.
     Queries,
-    /// Keys: f32 `[row block, kv_heads * head_dim]`.
+    /// Keys: f32 `[attention rows, kv_heads * head_dim]`.
     Keys,
-    /// Values: f32 `[row block, kv_heads * value_dim]`.
+    /// Values: f32 `[attention rows, kv_heads * value_dim]`.
     Values,
-    /// Attention results: f32 `[row block, heads * value_dim]`.
+    /// Attention results: f32 `[attention rows, heads * value_dim]`.
     Attended,
-    /// Running attention state: f32 `[row block, heads, 2 + value_dim]`.
+    /// Running attention state: f32 `[attention rows, heads, 2 + value_dim]`.
     AttentionState,
     /// Gate products of dense FFNs: f32 `[row block, hidden]`.
     Gate,
@@ -60,10 +64,12 @@ pub enum Use {
 
 impl Use {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Weights,
         Self::Head,
         Self::Kv,
+        Self::Staging,
+        Self::Tail,
         Self::Pool,
         Self::Hidden,
         Self::Normed,
@@ -90,6 +96,8 @@ impl Use {
             Self::Weights => "weights",
             Self::Head => "output head",
             Self::Kv => "KV cells",
+            Self::Staging => "staging pool",
+            Self::Tail => "new KV cells",
             Self::Pool => "expert pool",
             Self::Hidden => "hidden states",
             Self::Normed => "normalised hidden states",
@@ -137,7 +145,12 @@ pub fn rows(wave: usize, sequences: usize) -> usize {
     wave.max(sequences)
 }
 
-/// Rows of a wave that attention and dense products take at a time.
+/// Rows of a wave that attention takes at a time: where cells are streamed the whole wave, so that they pass once.
+pub fn attention_rows(kv: &KvPlan, cards: &[CardBudget], wave: usize) -> usize {
+    if kv.streams() { wave } else { row_block(cards, wave) }
+}
+
+/// Rows of a wave that dense products take at a time.
 pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
     let gpus = cards.iter().all(|card| card.kind == CardKind::Cuda);
     wave.min(if gpus { GPU_ROW_BLOCK } else { ROW_BLOCK })
@@ -171,12 +184,24 @@ pub struct HostBuffers {
     pub slots: usize,
     /// Logits of one block of rows.
     pub logits: usize,
+    /// Streamed KV cells of every sequence and layer.
+    pub cells: usize,
+    /// Decode over streamed cells: queries of a step, f32 `[sequences, heads * head_dim]`.
+    pub queries: usize,
+    /// The state after the card's cells, f32 `[sequences, heads, 2 + value_dim]`.
+    pub state: usize,
+    /// Partial results of the host pool, f32 `[sequences, attention tiles, heads, 2 + value_dim]`.
+    pub partials: usize,
+    /// Attention results, f32 `[sequences, heads * value_dim]`.
+    pub attended: usize,
 }
 
 impl HostBuffers {
     /// All bytes.
     pub fn total(&self) -> usize {
-        self.arriving + self.routed + self.ids + self.normed + self.slots + self.logits
+        let expert = self.routed + self.ids + self.normed + self.slots;
+        let attention = self.cells + self.queries + self.state + self.partials + self.attended;
+        self.arriving + self.logits + expert + attention
     }
 }
 
@@ -190,7 +215,18 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
     if layers.end == spec.layers.len() {
         all.logits = head_block(wave).max(sequences) * spec.vocab * 4;
     }
-    for experts in spec.layers.get(layers).unwrap_or_default().iter().filter_map(LayerSpec::experts) {
+    let own = spec.layers.get(layers).unwrap_or_default();
+    let kv = KvPlan::choose(request);
+    for attention in own.iter().filter_map(LayerSpec::attention).filter(|_| kv.streams()) {
+        let shape = &attention.shape;
+        let states = sequences * shape.heads * (2 + shape.value_dim) * 4;
+        all.cells += sequences * kv.streamed * CellLayout::new(kv.kind, shape).cell_bytes();
+        all.queries = all.queries.max(sequences * shape.heads * shape.head_dim * 4);
+        all.state = all.state.max(states);
+        all.partials = all.partials.max(kv.streamed.div_ceil(ATTENTION_TILE) * states);
+        all.attended = all.attended.max(sequences * shape.heads * shape.value_dim * 4);
+    }
+    for experts in own.iter().filter_map(LayerSpec::experts) {
         let picks = sequences * experts.rule.top_k;
         all.routed = all.routed.max(ExpertSet::bytes(experts.experts));
         all.ids = all.ids.max(picks * 4);

@@ -4,23 +4,25 @@
 //! smallest change that would make it fit. It allocates nothing; the engine allocates exactly what [`memory`] lists.
 
 mod explain;
+mod kv;
 pub mod memory;
 mod needs;
 mod pool;
 mod refuse;
 mod split;
+mod switches;
 
 use std::ops::Range;
 
 use serde::Serialize;
 
+pub use kv::KvPlan;
 pub use memory::{Buffer, Use};
 pub use pool::{ExpertsPlan, Placement};
 pub use refuse::PlanError;
 
 use crate::card::CardKind;
 use crate::model::ModelSpec;
-use crate::ops::KvType;
 use crate::topology::RunSettings;
 use crate::units::{Bytes, CardId, Rate};
 
@@ -65,11 +67,13 @@ pub struct Plan {
     pub context: usize,
     /// Sequences kept at the same time.
     pub sequences: usize,
-    /// Element type of the KV cache.
-    pub kv: KvType,
+    /// The KV cache.
+    pub kv: KvPlan,
     /// Most tokens that pass through a layer together.
     pub wave: usize,
-    /// Rows of a wave that attention and dense products take at a time.
+    /// Rows of a wave that attention takes at a time.
+    pub attention_rows: usize,
+    /// Rows of a wave that dense products take at a time.
     pub row_block: usize,
     /// How prompts are read.
     pub prompt: PromptPlan,
@@ -159,6 +163,10 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
     let stages = split::stages(request, wave)?;
     let host = memory::host(request, &stages);
     refuse::check_host(request, &host)?;
+    let mut kv = KvPlan::choose(request);
+    let prefetch = switches::prefetch(request, &kv, &stages, wave);
+    let routed_stream = switches::routed_stream(request, &kv, &stages, wave);
+    kv.prefetch = prefetch.on && kv.streams();
     let settings = request.settings;
     let ring =
         stages.iter().filter_map(|stage| stage.experts.as_ref()).map(|experts| experts.ring).filter(|n| *n > 0).min();
@@ -166,11 +174,12 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
         host,
         context: settings.context as usize,
         sequences: settings.sequences as usize,
-        kv: settings.kv.kind,
+        kv,
         wave,
+        attention_rows: memory::attention_rows(&kv, &request.cards, wave),
         row_block: memory::row_block(&request.cards, wave),
         prompt: PromptPlan {
-            routed_stream: split::routed_stream(settings.prompt.routed_stream),
+            routed_stream: routed_stream.on,
             depth: settings.prompt.depth as usize,
             floor: settings.prompt.floor as usize,
             group: ring.map_or(1, |ring| (ring / 2).clamp(1, 8)),
@@ -180,5 +189,6 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
         stages,
     };
     plan.notes = explain::notes(request, &plan);
+    plan.notes.extend([routed_stream.note, prefetch.note].into_iter().flatten());
     Ok(plan)
 }

@@ -1,11 +1,11 @@
 //! What layers need of a card, layer by layer, so that a range of layers is a cheap sum.
 
-use super::memory::{self, ALIGN, Buffer, Use, head_block, row_block, rows};
-use super::{CardBudget, Request};
+use super::memory::{self, ALIGN, Buffer, Use, attention_rows, head_block, row_block, rows};
+use super::{CardBudget, KvPlan, Request};
 use crate::card::command::Phase;
 use crate::card::{CardKind, scratch};
 use crate::model::{AttentionSpec, DenseSpec, ExpertsSpec, Ffn, LayerSpec, Mixer};
-use crate::ops::CellLayout;
+use crate::ops::{ATTENTION_TILE, CellLayout};
 use crate::units::Bytes;
 
 /// What a run of layers needs of its card.
@@ -18,6 +18,8 @@ pub(super) struct Needs {
     pub expert_bytes: usize,
     /// Bytes of a slot that holds any of them.
     pub slot_bytes: usize,
+    /// Bytes of the staging pool, which lends slots of the expert pool.
+    pub staging: usize,
 }
 
 /// Sizes that all layers of a request share.
@@ -27,6 +29,8 @@ pub(super) struct Scale {
     sequences: usize,
     rows: usize,
     block: usize,
+    attention: usize,
+    kv: KvPlan,
 }
 
 impl Needs {
@@ -51,6 +55,15 @@ impl Needs {
         self.experts += other.experts;
         self.expert_bytes += other.expert_bytes;
         self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
+        self.staging = self.staging.max(other.staging);
+        self
+    }
+
+    /// A stage's sum: without an expert pool the staging pool is a buffer of its own.
+    pub fn stage(mut self) -> Self {
+        if self.experts == 0 {
+            self.want(Use::Staging, self.staging);
+        }
         self
     }
 
@@ -103,7 +116,7 @@ impl Needs {
         let weights = layer.dense_tensors().into_iter().map(|tensor| memory::tensor_bytes(scale.kind, tensor)).sum();
         needs.want(Use::Weights, weights);
         let Mixer::Attention(attention) = &layer.mixer;
-        needs.attention(request, attention, scale);
+        needs.attention(attention, scale);
         match &layer.ffn {
             Ffn::Dense(dense) => needs.dense(dense, scale),
             Ffn::Experts(experts) => needs.experts(request.spec.width, experts, scale),
@@ -111,18 +124,22 @@ impl Needs {
         needs
     }
 
-    fn attention(&mut self, request: &Request<'_>, attention: &AttentionSpec, scale: Scale) {
+    fn attention(&mut self, attention: &AttentionSpec, scale: Scale) {
         let shape = &attention.shape;
-        let cells = request.settings.context as usize * scale.sequences;
-        self.want(Use::Kv, CellLayout::new(request.settings.kv.kind, shape).cell_bytes() * cells);
-        let row = |elements: usize| scale.block * elements * 4;
+        let cell = CellLayout::new(scale.kv.kind, shape).cell_bytes();
+        self.want(Use::Kv, cell * scale.kv.resident * scale.sequences);
+        if scale.kv.streams() {
+            self.want(Use::Tail, cell * (scale.rows + ATTENTION_TILE));
+            self.staging = cell * scale.kv.staging;
+        }
+        let row = |elements: usize| scale.attention * elements * 4;
         self.want(Use::Queries, row(shape.heads * shape.head_dim));
         self.want(Use::Keys, row(shape.kv_heads * shape.head_dim));
         self.want(Use::Values, row(shape.kv_heads * shape.value_dim));
         self.want(Use::Attended, row(shape.heads * shape.value_dim));
         self.want(Use::AttentionState, row(shape.heads * (2 + shape.value_dim)));
-        self.want(Use::Scratch, scratch::linear(scale.kind, scale.block, attention.output.weight.cols));
-        self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Prompt, scale.block, shape));
+        self.want(Use::Scratch, scratch::linear(scale.kind, scale.attention, attention.output.weight.cols));
+        self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Prompt, scale.attention, shape));
         self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Decode, scale.sequences, shape));
     }
 
@@ -150,7 +167,9 @@ impl Needs {
 impl Scale {
     fn new(request: &Request<'_>, card: &CardBudget, wave: usize) -> Self {
         let sequences = request.settings.sequences as usize;
+        let kv = KvPlan::choose(request);
         let block = row_block(&request.cards, wave).max(sequences);
-        Self { kind: card.kind, sequences, rows: rows(wave, sequences), block }
+        let attention = attention_rows(&kv, &request.cards, wave).max(sequences);
+        Self { kind: card.kind, sequences, rows: rows(wave, sequences), block, attention, kv }
     }
 }

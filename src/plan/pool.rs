@@ -27,14 +27,19 @@ pub struct ExpertsPlan {
     /// Bytes of a slot: the largest blob of the stage.
     pub slot_bytes: usize,
     /// Experts that live on the card, slot by slot from slot 0. The last `displaced` of them give way to the ring during a
-    /// streamed prompt and are copied back after it.
+    /// streamed prompt, and the `staged` before those to the staging pool during a prompt with streamed cells; both are copied
+    /// back after it.
     #[serde(skip)]
     pub residents: Vec<Placement>,
-    /// How many residents give way during a streamed prompt.
+    /// Slots of the staging pool, which are lent during prompts with streamed cells.
+    pub staging: usize,
+    /// How many residents give way to the staging pool.
+    pub staged: usize,
+    /// How many residents give way to the ring during a streamed prompt.
     pub displaced: usize,
-    /// Slots that no resident takes: the last of the pool.
+    /// Slots of the ring that no resident takes: the last of the pool.
     pub minimum: usize,
-    /// Slots of the prompt ring: `displaced + minimum`, zero when every expert lives on the card.
+    /// Slots of the prompt ring, zero when every expert lives on the card at all times.
     pub ring: usize,
     /// Experts of the stage.
     pub experts: usize,
@@ -71,7 +76,13 @@ pub(super) fn smallest(request: &Request<'_>, card: &CardBudget, needs: &Needs) 
         Ring::Slots(n) => n as usize,
         Ring::Bytes(bytes) => bytes.len() / needs.slot_bytes,
     };
-    ring.max(pinned).clamp(1, needs.experts) * needs.slot_bytes
+    let staging = staging_slots(needs);
+    ring.saturating_add(staging).max(pinned).clamp(1 + staging, needs.experts + staging) * needs.slot_bytes
+}
+
+/// Slots that the staging pool is lent.
+fn staging_slots(needs: &Needs) -> usize {
+    needs.staging.div_ceil(needs.slot_bytes.max(1))
 }
 
 /// Lays out the pool of a stage in `free` bytes of its card.
@@ -98,28 +109,34 @@ pub(super) fn lay_out(
             fix: format!("pin at most {fitting} slots"),
         });
     }
-    let slots = pinned.unwrap_or(fitting).min(all.experts);
-    if slots == 0 {
+    let staging = staging_slots(all);
+    let slots = pinned.unwrap_or(fitting).min(all.experts + staging);
+    if slots <= staging {
         return Err(PlanError::Pin {
             card: card.name.clone(),
-            what: "the smallest prompt ring (1 slot)".to_owned(),
-            wanted: Bytes(all.slot_bytes as u64),
+            what: format!("a staging pool of {staging} slots and the smallest prompt ring (1 slot)"),
+            wanted: Bytes(((staging + 1) * all.slot_bytes) as u64),
             free: Bytes(free as u64),
             fix: "give the card more memory".to_owned(),
         });
     }
-    let (ring, minimum) = if slots == all.experts { (0, 0) } else { ring(request, card, slots, all.slot_bytes)? };
-    let residents = spread(request.spec, layers, slots - minimum);
-    let displaced = (ring - minimum).min(residents.len());
-    let kept = residents.iter().take(residents.len() - displaced);
+    let everything = slots == all.experts + staging;
+    let (ring, minimum) = if everything { (0, 0) } else { ring(request, card, slots - staging, all.slot_bytes)? };
+    let own = slots - staging - ring;
+    let residents = spread(request.spec, layers, if everything { all.experts } else { slots - minimum });
+    let staged = (residents.len() - own).min(staging);
+    let displaced = residents.len() - own - staged;
+    let kept = residents.iter().take(own);
     let kept: usize = kept.map(|at| blob_bytes(request.spec, at.layer)).sum();
     Ok(Some(ExpertsPlan {
         slots,
         slot_bytes: all.slot_bytes,
         residents,
+        staging,
+        staged,
         displaced,
         minimum,
-        ring: displaced + minimum,
+        ring,
         experts: all.experts,
         streamed: Bytes((all.expert_bytes - kept) as u64),
     }))

@@ -3,8 +3,8 @@
 use thiserror::Error;
 
 use super::{HostPlan, Request, split};
-use crate::ops::KvType;
-use crate::topology::{HandOff, ResidentCells, RunSettings, Switch};
+use crate::ops::{ATTENTION_TILE, KvType};
+use crate::topology::{HandOff, ResidentCells, RunSettings};
 use crate::units::Bytes;
 
 /// Why there is no plan.
@@ -80,17 +80,6 @@ pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
     }
     if settings.sequences == 0 {
         return unsupported("run.sequences", "at least one sequence is needed".to_owned());
-    }
-    if settings.kv.resident_cells != ResidentCells::All
-        && settings.kv.resident_cells.of(settings.context) < settings.context
-    {
-        return unsupported("run.kv.resident_cells", "this version keeps all cells on the card; say `all`".to_owned());
-    }
-    if settings.kv.prefetch == Switch::On {
-        return unsupported(
-            "run.kv.prefetch",
-            "no cell is streamed, so there is nothing to prefetch; say `off` or `auto`".to_owned(),
-        );
     }
     if matches!(settings.hand_off, HandOff::Peer | HandOff::Nccl) {
         return unsupported("run.hand_off", "this version hands off through the host; say `auto` or `host`".to_owned());
@@ -170,6 +159,20 @@ fn settings_that_fit(request: &Request<'_>, cards: usize, wave: usize) -> Vec<St
     }
     if low > 0 {
         fixes.push(format!("lower run.context to {low}"));
+    }
+    let resident = request.settings.kv.resident_cells.of(request.settings.context) as usize / ATTENTION_TILE;
+    let mut streamed = request.settings.clone();
+    let mut with = |tiles: usize| {
+        streamed.kv.resident_cells = ResidentCells::First((tiles * ATTENTION_TILE) as u32);
+        fits(&streamed)
+    };
+    if resident > 0 && with(0) {
+        let (mut low, mut high) = (0, resident);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if with(middle) { low = middle } else { high = middle }
+        }
+        fixes.push(format!("set run.kv.resident_cells to {}", low * ATTENTION_TILE));
     }
     if request.settings.kv.kind != KvType::Int8 {
         let mut packed = request.settings.clone();

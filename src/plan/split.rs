@@ -6,7 +6,7 @@ use super::memory::{self, Buffer, Use};
 use super::needs::Needs;
 use super::{CardBudget, PlanError, Request, StagePlan, pool};
 use crate::card::CardKind;
-use crate::topology::{Switch, Wave};
+use crate::topology::Wave;
 use crate::units::Bytes;
 
 /// Waves the planner tries, largest first, when the settings leave the size to it.
@@ -54,12 +54,7 @@ fn needs(request: &Request<'_>, card: &CardBudget, range: Range<usize>, wave: us
     let layers = Needs::of_layers(request, card, wave);
     let head = (range.end == layers.len()).then(|| Needs::of_head(request, card, wave));
     let own = layers.get(range).unwrap_or_default().iter().chain(&head);
-    own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer))
-}
-
-/// Whether the stream skips unrouted experts: `auto` waits for measurements on real cards and is off until then.
-pub(super) fn routed_stream(wanted: Switch) -> bool {
-    matches!(wanted, Switch::On)
+    own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer)).stage()
 }
 
 /// The stages of all cards for waves of at most `wave` tokens.
@@ -162,7 +157,7 @@ fn extend(
         for (last, layer) in layers.iter().enumerate().skip(start) {
             needs = needs.and(layer);
             let end = last + 1;
-            let all = if end == layers.len() { needs.and(&head) } else { needs };
+            let all = if end == layers.len() { needs.and(&head) } else { needs }.stage();
             if !allowed(request, card, &(start..end)) {
                 continue;
             }

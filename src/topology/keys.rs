@@ -124,6 +124,11 @@ pub(super) static KV: Section = Section {
             "all, or a number",
             "cells of a sequence that stay on the card; later ones are streamed from the host",
         ),
+        key(
+            "staging",
+            "auto, or a number",
+            "cells of one layer that the staging pool holds, through which streamed cells pass during a prompt",
+        ),
         key("prefetch", "off, on or auto", "whether streamed cells are copied ahead of the layer that reads them"),
     ],
 };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::diagnose::{Code, Diagnostic};
 use super::keys;
 use super::reader::{Fields, Reader};
-use super::settings::{HandOff, KvSettings, PromptSettings, ResidentCells, Ring, RunSettings, Switch, Wave};
+use super::settings::{HandOff, KvSettings, PromptSettings, ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use super::tree::{At, Item, clip};
 use crate::ops::KvType;
 use crate::units::Bytes;
@@ -73,9 +73,14 @@ fn read_kv(reader: &mut Reader, key_at: Range<usize>, item: &Item) -> KvSettings
         "all" => Some(ResidentCells::All),
         _ => word_or_number(reader, "resident_cells", "all", &text, 0..=MOST_TOKENS).map(ResidentCells::First),
     });
+    let staging = reader.text(&fields, "staging").and_then(|text| match text.value.as_str() {
+        "auto" => Some(Staging::Auto),
+        _ => word_or_number(reader, "staging", "auto", &text, 1..=MOST_TOKENS).map(Staging::Cells),
+    });
     KvSettings {
         kind: reader.choice(&fields, "type", &types).map_or(default.kind, |word| word.value),
         resident_cells: cells.unwrap_or(default.resident_cells),
+        staging: staging.unwrap_or(default.staging),
         prefetch: switch(reader, &fields, "prefetch").unwrap_or(default.prefetch),
     }
 }

@@ -32,6 +32,8 @@ pub struct KvSettings {
     pub kind: KvType,
     /// Cells of a sequence that stay on the card.
     pub resident_cells: ResidentCells,
+    /// Size of the staging pool.
+    pub staging: Staging,
     /// Whether streamed cells are copied ahead of the layer that reads them.
     pub prefetch: Switch,
 }
@@ -75,6 +77,17 @@ pub enum ResidentCells {
     All,
     /// The first cells of each sequence; the whole context where that is less.
     First(u32),
+}
+
+/// Size of the staging pool, through which streamed cells pass during a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Staging {
+    /// The planner decides.
+    #[default]
+    Auto,
+    /// It holds this many cells of one layer, rounded up to whole attention tiles.
+    Cells(u32),
 }
 
 /// Size of the prompt ring.
@@ -161,7 +174,7 @@ impl Default for RunSettings {
 
 impl Default for KvSettings {
     fn default() -> Self {
-        Self { kind: KvType::F16, resident_cells: ResidentCells::All, prefetch: Switch::Off }
+        Self { kind: KvType::F16, resident_cells: ResidentCells::All, staging: Staging::Auto, prefetch: Switch::Off }
     }
 }
 

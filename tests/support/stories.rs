@@ -1,12 +1,14 @@
 //! Requests on small plans: what cancels, faults and left-out waits are tried on.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aqueduct::engine::{Cancel, Engine, EngineError, Sequence};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::{Plan, StagePlan};
-use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
+use aqueduct::synth::{Overrides, Shape, write_model};
+use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 
 use super::{ROOMY, plan_for};
@@ -28,6 +30,12 @@ pub enum Way {
     Gated,
     Ungated,
     BelowFloor,
+    /// With the gate, and cells in host memory that are copied ahead.
+    Prefetched,
+    /// Without the gate, and cells in host memory that are copied when they are needed.
+    Staged,
+    /// As prefetched, with a prompt that outgrows its resident cells and the staging pool.
+    Outgrown,
 }
 
 /// Decode steps of a request.
@@ -38,6 +46,16 @@ pub fn open(name: &str) -> Arc<Model> {
     Arc::new(Model::open(super::data(format!("oracle/models/{name}.gguf"))).unwrap())
 }
 
+/// A synthetic mixture of experts with more layers than the oracle models have.
+pub fn deep(layers: usize) -> Arc<Model> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep.gguf");
+    let layers = Overrides { layers: Some(layers), ..Overrides::default() };
+    let shape = Shape::named("tiny-llama-moe").unwrap().with(&layers).unwrap();
+    write_model(&shape, &path, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    Arc::new(Model::open(&path).unwrap())
+}
+
 /// A model on `cards` cards with the least memory, each of them, or with enough for `extra` more experts on each: then some residents
 /// give way to the ring.
 pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, extra: u64, wave: u32) -> Story {
@@ -46,7 +64,19 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
     settings.prompt.wave = Wave::Tokens(wave);
     settings.prompt.floor = if way == Way::BelowFloor { 1024 } else { 1 };
     settings.prompt.depth = 3;
-    settings.prompt.routed_stream = if way == Way::Gated { Switch::On } else { Switch::Off };
+    settings.prompt.routed_stream = matches!(way, Way::Gated | Way::Prefetched | Way::Outgrown).into();
+    if matches!(way, Way::Prefetched | Way::Staged) {
+        settings.kv.resident_cells = ResidentCells::First(0);
+        settings.kv.prefetch = (way == Way::Prefetched).into();
+    }
+    let mut length = 13;
+    if way == Way::Outgrown {
+        settings.context = 256;
+        settings.kv.resident_cells = ResidentCells::First(64);
+        settings.kv.staging = Staging::Cells(128);
+        settings.kv.prefetch = Switch::On;
+        length = 230;
+    }
     settings.prompt.ring = if way == Way::Resident { Ring::Auto } else { Ring::Slots(if extra > 0 { 6 } else { 4 }) };
     let blob = model.spec.expert_layers().map(|(_, experts)| experts.blob().bytes as u64).max().unwrap_or(0);
     let mut memory = vec![ROOMY; cards];
@@ -65,7 +95,7 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
         let streams = |stage: &StagePlan| stage.experts.as_ref().is_some_and(|experts| experts.ring > 0);
         assert!(plan.stages.iter().all(streams), "{name}: not every card streams\n{plan}");
     }
-    let tokens = (0..13).map(|i| (i * 37 + 11) % 500).collect();
+    let tokens = (0..length).map(|i| (i * 37 + 11) % 500).collect();
     Story { name, model: Arc::clone(model), memory, settings, tokens }
 }
 

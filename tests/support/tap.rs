@@ -1,6 +1,7 @@
 //! A card whose calls a test hears, to act in between: cancel, panic, hold back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct::card::{Card, CardError, CardKind, Command, Event, HostSpan, Leases, Region, Stream, Why};
 use aqueduct::units::{Bytes, CardId};
@@ -133,6 +134,10 @@ impl Card for Tap {
 
     fn recover(&self) -> Result<(), CardError> {
         self.card.recover()
+    }
+
+    fn waited(&self, on: Stream) -> Duration {
+        self.card.waited(on)
     }
 
     fn leases(&self) -> &Arc<Leases> {

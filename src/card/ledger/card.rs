@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::clock::Clock;
 use super::{History, Ledger, Seen};
@@ -182,6 +183,10 @@ impl Card for LedgerCard {
         self.card.recover()?;
         clocks.iter().for_each(|clock| self.learn(clock));
         Ok(())
+    }
+
+    fn waited(&self, on: Stream) -> Duration {
+        self.card.waited(on)
     }
 
     fn leases(&self) -> &Arc<Leases> {

@@ -7,9 +7,9 @@ mod memory;
 mod run;
 mod stream;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use faults::Faults;
 pub use link::LinkRates;
@@ -67,6 +67,8 @@ struct Shared {
     failed: AtomicBool,
     failure: Mutex<Option<CardError>>,
     leases: Arc<Leases>,
+    /// Nanoseconds that each stream has stood still for events.
+    waited: [AtomicU64; Stream::ALL.len()],
 }
 
 struct Links {
@@ -143,6 +145,7 @@ impl VirtualCard {
             failed: AtomicBool::new(false),
             failure: Mutex::default(),
             leases: Arc::default(),
+            waited: Default::default(),
         });
         let [compute, experts, kv_in, kv_out, hand_off] = Stream::ALL.map(|on| Queue::start(&shared, on));
         Ok(Self { queues: [compute?, experts?, kv_in?, kv_out?, hand_off?], shared })
@@ -247,6 +250,11 @@ impl Card for VirtualCard {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.shared.failed.store(false, Ordering::Release);
         Ok(())
+    }
+
+    fn waited(&self, on: Stream) -> Duration {
+        let waited = self.shared.waited.get(on as usize).map_or(0, |waited| waited.load(Ordering::Relaxed));
+        Duration::from_nanos(waited)
     }
 
     fn leases(&self) -> &Arc<Leases> {

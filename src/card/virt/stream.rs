@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -131,9 +132,13 @@ impl Worker {
 
     fn wait(&mut self, event: &Event, why: Why) {
         let start = self.shared.timeline.as_ref().map(Timeline::now);
+        let begun = Instant::now();
         let result = event.state().block();
         let passed = event.state().as_any().downcast_ref::<Mark>().and_then(Mark::ended_at);
         self.ready = self.ready.max(passed.unwrap_or_else(Instant::now));
+        if let Some(waited) = self.shared.waited.get(self.on as usize) {
+            waited.fetch_add(self.ready.saturating_duration_since(begun).as_nanos() as u64, Ordering::Relaxed);
+        }
         if let (Some(timeline), Some(start)) = (&self.shared.timeline, start) {
             let end = timeline.now();
             if end.saturating_sub(start) >= SHOWN {

@@ -99,6 +99,11 @@ impl<E: Clone> Handshake<E> {
         }
     }
 
+    /// How many of the entries from `k` on are queued or have arrived.
+    pub fn issued_from(&self, k: usize) -> usize {
+        self.state().fates.iter().skip(k).filter(|fate| matches!(fate, Fate::Issued(_))).count()
+    }
+
     /// Compute: entry `k` is done with; the event ends when its last reader has, `None` when nothing read it.
     pub fn release(&self, k: usize, last_reader: Option<E>) {
         if let Some(released) = self.state().released.get_mut(k) {

@@ -17,19 +17,28 @@ struct Resident {
     adopted: bool,
 }
 
-/// A card's slots. The residents come first; the last `displaced` of them give way to the ring during a streamed prompt,
-/// the `free` slots behind them never hold one.
+/// A card's slots. The residents come first; the last `displaced` of them give way to the ring during a streamed prompt, the `staged` before
+/// those to the staging pool during a prompt with streamed cells. The `free` slots of the ring never hold one.
 pub(in crate::engine) struct Pool {
     card: Arc<dyn Card>,
     arena: Arc<Arena>,
     residents: Vec<Resident>,
+    staged: usize,
     displaced: usize,
+    staging: Span,
     slots: Vec<Span>,
     free: Vec<Span>,
     /// The resident that an expert is, by layer and expert.
     index: Vec<Vec<Option<usize>>>,
-    lent: bool,
+    lent: Lent,
     back: Option<Back>,
+}
+
+/// Which residents have given way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lent {
+    ring: bool,
+    staging: bool,
 }
 
 /// Copies of residents that nobody has seen arrive yet.
@@ -45,7 +54,7 @@ impl Pool {
     /// # Errors
     /// When memory is short or a copy is refused.
     pub fn load(card: &Arc<dyn Card>, arena: &Arc<Arena>, plan: &ExpertsPlan) -> Result<Self, EngineError> {
-        let kept = plan.residents.len() - plan.displaced;
+        let kept = plan.residents.len() - plan.displaced - plan.staged;
         let mut residents = Vec::with_capacity(plan.residents.len());
         let mut slots = Vec::new();
         for at in plan.residents.iter().take(kept) {
@@ -62,7 +71,11 @@ impl Pool {
         for slot in 0..plan.ring {
             slots.push(lent.span(slot * plan.slot_bytes, plan.slot_bytes));
         }
-        for (at, slot) in plan.residents.iter().skip(kept).zip(&slots) {
+        let bytes = Bytes((plan.staging * plan.slot_bytes) as u64);
+        let staging = card.alloc(bytes, "staging pool")?.whole();
+        let staged = (0..plan.staged).map(|slot| staging.part(slot * plan.slot_bytes, plan.slot_bytes));
+        let places = staged.chain(slots.iter().copied());
+        for (at, slot) in plan.residents.iter().skip(kept).zip(places) {
             let expert = ExpertId(at.expert as u32);
             let bytes = arena.blob(at.layer, expert)?.bytes();
             residents.push(Resident { layer: at.layer, expert, blob: slot.part(0, bytes), adopted: false });
@@ -73,19 +86,22 @@ impl Pool {
             card: Arc::clone(card),
             arena: Arc::clone(arena),
             residents,
+            staged: plan.staged,
             displaced: plan.displaced,
+            staging,
             slots,
             free,
             index,
-            lent: false,
+            lent: Lent::default(),
             back: None,
         };
-        pool.copy_residents(0)?;
+        pool.copy_residents(|_| true)?;
         Ok(pool)
     }
 
-    fn copy_residents(&mut self, from: usize) -> Result<(), CardError> {
-        for resident in self.residents.iter().skip(from).filter(|resident| !resident.adopted) {
+    fn copy_residents(&mut self, wanted: impl Fn(usize) -> bool) -> Result<(), CardError> {
+        let wanted = self.residents.iter().enumerate().filter(|(index, _)| wanted(*index));
+        for (_, resident) in wanted.filter(|(_, resident)| !resident.adopted) {
             let from = self.arena.blob(resident.layer, resident.expert)?;
             self.card.submit(Stream::Experts, Command::CopyIn { from, to: resident.blob })?;
         }
@@ -105,18 +121,30 @@ impl Pool {
 
     /// The ring is lent: displaced residents are gone.
     pub fn lend(&mut self) {
-        self.lent = true;
+        self.lent.ring = true;
     }
 
-    /// The ring's lease has ended: displaced residents are copied back, which compute waits for at its next use.
+    /// Lends the slots of the staging pool: the residents in them are gone.
+    pub fn lend_staging(&mut self) -> Span {
+        self.lent.staging = true;
+        self.staging
+    }
+
+    /// The end of copies of residents that may not have arrived yet.
+    pub fn refilled(&self) -> Option<&Event> {
+        self.back.as_ref().map(|back| &back.copied)
+    }
+
+    /// The leases have ended: residents that gave way are copied back, which compute waits for at its next use.
     ///
     /// # Errors
     /// When a copy is refused; the displaced residents stay away then, and the next call tries again.
     pub fn take_back(&mut self) -> Result<(), CardError> {
-        if self.lent && self.displaced > 0 {
-            self.copy_residents(self.residents.len() - self.displaced)?;
+        let here: Vec<bool> = (0..self.residents.len()).map(|index| self.is_here(index)).collect();
+        if here.contains(&false) {
+            self.copy_residents(|index| here.get(index) == Some(&false))?;
         }
-        self.lent = false;
+        self.lent = Lent::default();
         Ok(())
     }
 
@@ -132,7 +160,7 @@ impl Pool {
         if let Some(back) = self.back.take()
             && self.card.sync(&back.copied, waits::RESIDENTS_BACK).is_err()
         {
-            self.lent = true;
+            self.lent = Lent { ring: true, staging: true };
         }
     }
 
@@ -154,8 +182,16 @@ impl Pool {
     /// The blob of an expert that is on the card now.
     pub fn get(&self, layer: usize, expert: ExpertId) -> Option<Span> {
         let index = self.resident(layer, expert)?;
-        let here = !self.lent || index < self.residents.len() - self.displaced;
-        here.then(|| self.residents.get(index).map(|resident| resident.blob)).flatten()
+        self.is_here(index).then(|| self.residents.get(index).map(|resident| resident.blob)).flatten()
+    }
+
+    fn is_here(&self, index: usize) -> bool {
+        let ring = self.residents.len() - self.displaced;
+        match index {
+            index if index >= ring => !self.lent.ring,
+            index if index >= ring - self.staged => !self.lent.staging,
+            _ => true,
+        }
     }
 
     /// Which resident an expert is.
@@ -170,8 +206,9 @@ impl Pool {
 
     /// The experts of a layer that a streamed prompt copies, ascending.
     pub fn streamed(&self, layer: usize, experts: usize) -> Vec<ExpertId> {
-        let kept = self.residents.len() - self.displaced;
-        let stays = |expert: &ExpertId| self.resident(layer, *expert).is_some_and(|index| index < kept);
+        let ring = self.residents.len() - self.displaced;
+        let stays = |index: usize| index < ring && self.is_here(index);
+        let stays = |expert: &ExpertId| self.resident(layer, *expert).is_some_and(stays);
         (0..experts as u32).map(ExpertId).filter(|expert| !stays(expert)).collect()
     }
 }

@@ -35,6 +35,7 @@ pub(in crate::engine) struct StreamedRing {
     walk: Arc<Walk>,
     gate: Option<Arc<Gate>>,
     handshake: Arc<Handshake<Event>>,
+    counters: Arc<Counters>,
 }
 
 /// A prompt below the floor: routed experts are copied once their router has run, through the slots that no resident takes.
@@ -85,7 +86,7 @@ impl StreamedRing {
             counters: Arc::clone(parts.counters),
             watcher: parts.watcher.clone(),
         })?;
-        Ok(Self { issuer, lease, walk, gate, handshake })
+        Ok(Self { issuer, lease, walk, gate, handshake, counters: Arc::clone(parts.counters) })
     }
 
     /// Stops the issuer, then drains and ends the lease.
@@ -132,6 +133,7 @@ impl StreamedRing {
                 Ok(None)
             }
             Fate::Issued(arrived) => {
+                self.counters.arrived(!card.finished(&arrived)?, self.handshake.issued_from(k));
                 let blob = super::ring_slot(self.lease.spans(), self.walk.slot(k), bytes, card.id())?;
                 Ok(Some(Arriving { arrived, blob, k }))
             }

@@ -1,0 +1,300 @@
+//! A layer's attention over resident, staged and new cells in a prompt, and over the card's and the host's cells in a decode step.
+
+use std::ops::Range;
+
+use super::kv::Streamed;
+use super::kv::cells::Slot;
+use super::kv::host::HostRow;
+use super::kv::staging::StagingParts;
+use super::kv::tail::tile_start;
+use super::layer::{F32, Part};
+use super::stage::Stage;
+use super::weights::Attention;
+use super::{EngineError, waits};
+use crate::card::command::{AttentionEnd, Cells, Phase};
+use crate::card::{Command, HostBuf, HostSpan, Span, Stream};
+use crate::plan::Use;
+
+/// Rows of queries, keys and values, rotated, and where the results go.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    /// f32 `[rows, heads * head_dim]`.
+    pub q: Span,
+    /// f32 `[rows, kv_heads * head_dim]`.
+    pub k: Span,
+    /// f32 `[rows, kv_heads * value_dim]`.
+    pub v: Span,
+    /// f32 `[rows, heads * value_dim]`.
+    pub attended: Span,
+}
+
+/// What one attention command looks at.
+struct Look {
+    cells: Vec<Cells>,
+    resume: bool,
+    last: bool,
+}
+
+impl Heads {
+    /// Some of the rows.
+    fn rows(&self, mixer: &Attention, rows: Range<usize>) -> Self {
+        let shape = &mixer.shape;
+        let of = |span: Span, elements: usize| span.rows(rows.clone(), elements * F32);
+        Self {
+            q: of(self.q, shape.heads * shape.head_dim),
+            k: of(self.k, shape.kv_heads * shape.head_dim),
+            v: of(self.v, shape.kv_heads * shape.value_dim),
+            attended: of(self.attended, shape.heads * shape.value_dim),
+        }
+    }
+}
+
+impl Stage {
+    /// A wave's rows: their cells are stored, then they attend to all cells up to their own, tile by tile in absolute order.
+    pub(super) fn attend_wave(
+        &mut self,
+        place: usize,
+        mixer: &Attention,
+        heads: &Heads,
+        part: &Part,
+    ) -> Result<(), EngineError> {
+        let own = part.first..part.first + part.rows.len();
+        let resident = self.kv.resident();
+        self.store_resident(place, mixer, heads, part.slot, own.start..own.end.min(resident))?;
+        let mut cells = Vec::with_capacity(3);
+        if resident > 0 {
+            cells.push(self.kv.get(place, part.slot, 0..own.end.min(resident))?);
+        }
+        let mut resume = false;
+        if own.end > resident {
+            let new = own.start.max(resident)..own.end;
+            self.store_streamed(place, mixer, heads, part, &new)?;
+            let tiles = self.streamed.as_ref().and_then(|at| at.staging.as_ref()).map_or(0, |staging| staging.tiles());
+            for tile in 0..tiles {
+                cells.extend(self.staged(place, mixer, tile, new.start, tile + 1 == tiles)?);
+                if tile + 1 < tiles {
+                    let look = Look { cells: std::mem::take(&mut cells), resume, last: false };
+                    self.look(Phase::Prompt, mixer, heads, own.start, look)?;
+                    self.release(tile)?;
+                    resume = true;
+                }
+            }
+            let tail = &self.streamed()?.tail;
+            cells.push(tail.get(&mixer.cells, new.start, tile_start(new.start)..new.end)?);
+            self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true })?;
+            return if tiles > 0 { self.release(tiles - 1) } else { Ok(()) };
+        }
+        self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true })
+    }
+
+    /// A step's rows, each of another sequence. Cells in host memory are attended by the host pool meanwhile.
+    pub(super) fn attend_step(
+        &mut self,
+        place: usize,
+        mixer: &Attention,
+        heads: &Heads,
+        parts: &[Part],
+    ) -> Result<(), EngineError> {
+        let resident = self.kv.resident();
+        for part in parts.iter().filter(|part| part.first < resident) {
+            let own = heads.rows(mixer, part.rows.clone());
+            self.store_resident(place, mixer, &own, part.slot, part.first..part.first + 1)?;
+            let cells = vec![self.kv.get(place, part.slot, 0..part.first + 1)?];
+            self.look(Phase::Decode, mixer, &own, part.first, Look { cells, resume: false, last: true })?;
+        }
+        let beyond: Vec<&Part> = parts.iter().filter(|part| part.first >= resident).collect();
+        if beyond.is_empty() { Ok(()) } else { self.attend_beyond(place, mixer, heads, &beyond) }
+    }
+
+    /// Rows of a step whose sequences have cells in host memory.
+    fn attend_beyond(
+        &mut self,
+        place: usize,
+        mixer: &Attention,
+        heads: &Heads,
+        parts: &[&Part],
+    ) -> Result<(), EngineError> {
+        let (shape, layout) = (mixer.shape, mixer.cells);
+        let mut rows = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            let row = self.host_row(place, mixer, at, part)?;
+            let own = heads.rows(mixer, part.rows.clone());
+            let to = self.streamed()?.host.get(place, part.slot, part.first..part.first + 1)?;
+            // One cell a row: where it stands in the tail does not matter.
+            let cell = self.buffers.part(Use::Tail, at * layout.cell_bytes(), layout.cell_bytes())?;
+            let cells = Cells { at: cell, first: part.first, count: 1 };
+            self.compute(Command::StoreKv { k: own.k, v: own.v, layout, cells })?;
+            self.compute(Command::CopyOut { from: cell, to })?;
+            self.compute(Command::CopyOut { from: own.q, to: row.q.clone() })?;
+            rows.push((row, own));
+        }
+        let asked = self.card.record(Stream::Compute)?;
+        let mut on_card = None;
+        if self.kv.resident() > 0 {
+            for ((row, own), part) in rows.iter().zip(parts) {
+                let cells = vec![self.kv.get(place, part.slot, 0..self.kv.resident())?];
+                self.look(Phase::Decode, mixer, own, part.first, Look { cells, resume: false, last: false })?;
+                let from = self.buffers.get(Use::AttentionState, row.state.bytes())?;
+                self.compute(Command::CopyOut { from, to: row.state.clone() })?;
+            }
+            on_card = Some(self.card.record(Stream::Compute)?);
+        }
+        self.card.sync(&asked, waits::ASKED)?;
+        for (row, _) in &rows {
+            self.host_attention.partials(shape, layout, row)?;
+            self.counters.attended_on_host(row.position + 1 - row.first);
+        }
+        if let Some(on_card) = &on_card {
+            self.card.sync(on_card, waits::CARD_ATTENDED)?;
+        }
+        for (row, own) in &rows {
+            self.host_attention.finish(shape, layout, row)?;
+            self.compute(Command::CopyIn { from: row.attended.clone(), to: own.attended })?;
+        }
+        Ok(())
+    }
+
+    /// The host's side of the step's `at`-th row beyond the resident cells.
+    fn host_row(&self, place: usize, mixer: &Attention, at: usize, part: &Part) -> Result<HostRow, EngineError> {
+        let shape = &mixer.shape;
+        let cells = &self.streamed()?.host;
+        let most = HostRow::partial_bytes(shape, self.context - cells.first());
+        let used = HostRow::partial_bytes(shape, part.first + 1 - cells.first());
+        let (state, out) = (shape.heads * (2 + shape.value_dim) * F32, shape.heads * shape.value_dim * F32);
+        Ok(HostRow {
+            position: part.first,
+            first: cells.first(),
+            cells: cells.get(place, part.slot, cells.first()..part.first + 1)?,
+            q: row_of(&self.host.queries, at, shape.heads * shape.head_dim * F32)?,
+            state: row_of(&self.host.state, at, state)?,
+            partials: span_of(&self.host.partials, at * most, used)?,
+            attended: row_of(&self.host.attended, at, out)?,
+        })
+    }
+
+    /// Stores rows that belong to resident cells.
+    fn store_resident(
+        &self,
+        place: usize,
+        mixer: &Attention,
+        heads: &Heads,
+        slot: Slot,
+        cells: Range<usize>,
+    ) -> Result<(), EngineError> {
+        if cells.is_empty() {
+            return Ok(());
+        }
+        let own = heads.rows(mixer, 0..cells.len());
+        let cells = self.kv.get(place, slot, cells)?;
+        self.compute(Command::StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells })
+    }
+
+    /// Stores the wave's rows from `new.start` on in the tail, and copies them to host memory beside what follows.
+    fn store_streamed(
+        &mut self,
+        place: usize,
+        mixer: &Attention,
+        heads: &Heads,
+        part: &Part,
+        new: &Range<usize>,
+    ) -> Result<(), EngineError> {
+        let Self { card, streamed, counters, .. } = self;
+        let streamed = streamed.as_mut().ok_or_else(all_resident)?;
+        if let Some(copied) = &streamed.tail.copied {
+            card.wait(Stream::Compute, copied, waits::TAIL_COPIED)?;
+        }
+        let own = heads.rows(mixer, new.start - part.first..new.end - part.first);
+        let cells = streamed.tail.get(&mixer.cells, new.start, new.clone())?;
+        card.submit(Stream::Compute, Command::StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells })?;
+        let stored = card.record(Stream::Compute)?;
+        card.wait(Stream::KvOut, &stored, waits::CELLS_STORED)?;
+        let to = streamed.host.get(place, part.slot, new.clone())?;
+        card.submit(Stream::KvOut, Command::CopyOut { from: cells.at, to })?;
+        counters.cells_written(cells.at.bytes);
+        let copied = card.record(Stream::KvOut)?;
+        if let Some(written) = streamed.written.get_mut(place) {
+            *written = Some(copied.clone());
+        }
+        streamed.tail.copied = Some(copied);
+        Ok(())
+    }
+
+    /// Brings a tile of the layer's cached prefix, which ends at cell `end`. Of the last one, the cells of an attention tile that the wave goes
+    /// on with are put before the wave's own; what stays in the pool is returned.
+    fn staged(
+        &mut self,
+        place: usize,
+        mixer: &Attention,
+        tile: usize,
+        end: usize,
+        last: bool,
+    ) -> Result<Option<Cells>, EngineError> {
+        let Self { card, streamed, counters, layouts, .. } = self;
+        let Streamed { host, tail, written, staging, .. } = streamed.as_mut().ok_or_else(all_resident)?;
+        let staging = staging.as_mut().ok_or_else(all_resident)?;
+        let parts = StagingParts { card, counters, host, written, layouts };
+        let at = staging.arrive(&parts, place, tile)?;
+        let cells = staging.cells(tile);
+        let whole = if last { tile_start(end) } else { cells.end };
+        let bytes = mixer.cells.cell_bytes();
+        if whole < cells.end {
+            let from = at.part((whole - cells.start) * bytes, (cells.end - whole) * bytes);
+            let to = tail.get(&mixer.cells, end, whole..cells.end)?.at;
+            card.submit(Stream::Compute, Command::Copy { from, to })?;
+        }
+        let count = whole - cells.start;
+        Ok((count > 0).then(|| Cells { at: at.part(0, count * bytes), first: cells.start, count }))
+    }
+
+    /// The last reader of a staged tile is queued.
+    fn release(&mut self, tile: usize) -> Result<(), EngineError> {
+        let Self { card, streamed, counters, layouts, .. } = self;
+        let Streamed { host, written, staging, .. } = streamed.as_mut().ok_or_else(all_resident)?;
+        let staging = staging.as_mut().ok_or_else(all_resident)?;
+        staging.release(&StagingParts { card, counters, host, written, layouts }, tile)
+    }
+
+    /// One attention command of rows from position `first` on.
+    fn look(
+        &self,
+        phase: Phase,
+        mixer: &Attention,
+        heads: &Heads,
+        first: usize,
+        look: Look,
+    ) -> Result<(), EngineError> {
+        let shape = mixer.shape;
+        let rows = heads.attended.bytes / (shape.heads * shape.value_dim * F32).max(1);
+        let state = rows * shape.heads * (2 + shape.value_dim) * F32;
+        self.compute(Command::Attention {
+            q: heads.q,
+            rows,
+            first,
+            shape,
+            layout: mixer.cells,
+            cells: look.cells,
+            state: self.buffers.get(Use::AttentionState, state)?,
+            resume: look.resume,
+            end: if look.last { AttentionEnd::Finish(heads.attended) } else { AttentionEnd::Keep },
+            phase,
+            scratch: self.buffers.whole(Use::Scratch)?,
+        })
+    }
+
+    fn streamed(&self) -> Result<&Streamed, EngineError> {
+        self.streamed.as_ref().ok_or_else(all_resident)
+    }
+}
+
+fn all_resident() -> EngineError {
+    EngineError::Mismatch("every cell lives on the card, but a streamed one is asked for".to_owned())
+}
+
+fn row_of(buf: &HostBuf, row: usize, bytes: usize) -> Result<HostSpan, EngineError> {
+    span_of(buf, row * bytes, bytes)
+}
+
+fn span_of(buf: &HostBuf, offset: usize, bytes: usize) -> Result<HostSpan, EngineError> {
+    let outside = || EngineError::Mismatch(format!("{buf:?} has no bytes {offset}..{}", offset + bytes));
+    buf.span(offset, bytes).ok_or_else(outside)
+}
