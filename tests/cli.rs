@@ -143,6 +143,15 @@ fn mistakes_are_told_with_place_and_remedy() {
         (&["bench", "-m", MODEL, "--arms", "a=nope=1"], 1, &["arm a", "no setting `nope`", "routed_stream"]),
         (&["bench", "-m", MODEL, "--arms", "a=depth=99"], 1, &["arm a", "depth is 99", "between 1 and 64"]),
         (&["bench", "-m", MODEL, "--prompts", "0"], 2, &["out of range", "1 to"]),
+        (&["bench"], 2, &["--model"]),
+        (&["bench", "prompt"], 2, &["--model"]),
+        (&["bench", "prompt", "-m", MODEL, "--arms", "on"], 1, &["--arms", "both arms", "off,on"]),
+        (&["bench", "prompt", "-m", MODEL, "--arms", "on,on"], 1, &["--arms", "both arms"]),
+        (&["bench", "prompt", "-m", MODEL, "--follow-up", "2K"], 2, &["`2K` is no follow-up", "2K@32K"]),
+        (&["bench", "prompt", "-m", MODEL, "--prompts", "64K"], 1, &["64K: 65568 tokens", "at most 4096"]),
+        (&["bench", "prompt", "-m", MODEL, "--resident", "few"], 2, &["`few`", "or `all`"]),
+        (&["chat", "-m", MODEL, "--history", "/nope/h"], 1, &["/nope/h", "choose a folder"]),
+        (&["chat", "-m", MODEL, "--history", "src"], 1, &["src: it is a folder"]),
         (&["bench", "-m", MODEL, "--devices", "GPU-1"], 2, &["--devices", "GPU-1", "PCI address"]),
         (&["run", "-p", "hi", "-m", MODEL, "-t", "@gpu.yaml", "--devices", "none", "--strict"], 1, &["no NVIDIA GPU"]),
         (&["kernels", "--arch", "61"], 2, &["`61` is too old", "7.5"]),
@@ -192,6 +201,104 @@ fn json_parses_and_says_what_was_done() {
     assert_eq!(json(&["run", "-m", MODEL, "-p", "hi", "-n", "0", "--json"])["tokens"].as_array().unwrap().len(), 0);
     let bench = json(&["bench", "-m", MODEL, "--prompts", "16", "-n", "2", "--pairs", "3", "--json"]);
     assert_eq!(bench[0]["same_tokens"], true);
+}
+
+/// The arguments of a small `bench prompt`.
+fn bench_prompt<'a>(topology: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["bench", "prompt", "-m", MODEL, "-t", topology, "-n", "3", "--before", "2", "--pairs", "4"];
+    args.extend(more);
+    args
+}
+
+#[test]
+fn bench_prompt_measures_both_arms_of_every_row() {
+    let inputs = Inputs::new();
+    let cards = b"rig:\n  cards:\n    a: {kind: virtual, memory: 700 KiB}\n    b: {kind: virtual, memory: 700 KiB}\n";
+    inputs.put("tight.yaml", &[&cards[..], b"run: {context: 256, prompt: {floor: 1}}\n"].concat());
+    let two = inputs.resolve("@tight.yaml");
+    let cases = ["--prompts", "64,100", "--follow-up", "20@0.05K", "--vary", "routed", "--wave", "4"];
+    let rows = json(&bench_prompt(&two, &[&cases[..], &["--json"]].concat()));
+    let rows = rows.as_array().unwrap();
+    let (names, sizes): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .map(|row| (&row["case"]["name"], (row["case"]["cached"].as_u64(), row["case"]["new"].as_u64())))
+        .unzip();
+    assert_eq!(names, ["64", "100", "20@0.05K"]);
+    assert_eq!(sizes, [(Some(0), Some(64)), (Some(0), Some(100)), (Some(51), Some(20))]);
+    for row in rows {
+        assert_eq!((&row["same_replies"], &row["streams_nothing"]), (&true.into(), &false.into()), "{row}");
+        assert_eq!(row["prefill"]["ratios"].as_array().unwrap().len(), 4);
+        assert_eq!((&row["arms"][0]["name"], &row["arms"][1]["name"]), (&"off".into(), &"on".into()));
+        let sum = |arm: usize, what: &str| -> u64 {
+            let observations = row["arms"][arm]["observations"].as_array().unwrap();
+            assert_eq!(observations.len(), 4, "{row}");
+            let stages = observations.iter().flat_map(|seen| seen["stages"].as_array().unwrap());
+            stages.map(|stage| stage[what].as_u64().unwrap()).sum()
+        };
+        // The arms do what their names say.
+        assert_eq!(sum(0, "skipped"), 0, "{row}");
+        assert!(sum(1, "skipped") > 0 && sum(0, "streamed") == sum(1, "streamed") + sum(1, "skipped"), "{row}");
+    }
+
+    let table = output(&bench_prompt(&two, &[&cases[..], &["--arms", "on,off"]].concat()));
+    let table = text(&table.stdout);
+    assert_eq!(table.lines().count(), 1 + 2 * 3, "{table}");
+    assert_eq!(table.matches("replies the same").count(), 3, "{table}");
+}
+
+#[test]
+fn bench_prompt_varies_where_cells_are_resident_and_when_they_are_copied() {
+    let inputs = Inputs::new();
+    let roomy = b"rig:\n  cards:\n    a: {kind: virtual, memory: 64 MiB}\nrun: {context: 256, prompt: {wave: 32}}\n";
+    inputs.put("roomy.yaml", roomy);
+    let roomy = inputs.resolve("@roomy.yaml");
+    let more = ["--prompts", "40", "--follow-up", "30@160", "--resident", "64,all", "--vary", "prefetch", "--json"];
+    let rows = json(&bench_prompt(&roomy, &more));
+    let told = |row: &Value| {
+        let (resident, case) = (row["resident"].as_str().unwrap(), row["case"]["name"].as_str().unwrap());
+        (format!("{case} with {resident}"), row["streams_nothing"] == true)
+    };
+    let wanted = [("40 with 64", true), ("30@160 with 64", false), ("40 with all", true), ("30@160 with all", true)];
+    let wanted = wanted.map(|(name, nothing)| (name.to_owned(), nothing));
+    assert_eq!(rows.as_array().unwrap().iter().map(told).collect::<Vec<_>>(), wanted);
+    assert!(rows.as_array().unwrap().iter().all(|row| row["same_replies"] == true), "{rows}");
+    let bytes = |arm: usize| {
+        let stage = &rows[1]["arms"][arm]["observations"][0]["stages"][0];
+        ["kv_staged_bytes", "kv_prefetched_bytes"].map(|what| stage[what].as_u64().unwrap())
+    };
+    let ([staged, none], [no_more, ahead]) = (bytes(0), bytes(1));
+    assert!(staged > 0 && staged == ahead && (none, no_more) == (0, 0), "{rows}");
+}
+
+#[test]
+fn bench_prompt_shows_no_difference_where_nothing_streams() {
+    let output = output(&["bench", "prompt", "-m", MODEL, "--prompts", "8", "-n", "1", "--vary", "routed"]);
+    let table = text(&output.stdout);
+    assert!(output.status.success() && table.matches("streams nothing").count() == 2, "{table}");
+}
+
+#[test]
+fn bench_prompt_names_the_rows_that_no_plan_fits() {
+    let inputs = Inputs::new();
+    let small = inputs.resolve("@small.yaml");
+    let output = output(&bench_prompt(&small, &["--prompts", "8,16", "--resident", "all"]));
+    let (table, told) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(table.matches("refused: arm off: no plan fits").count(), 2, "{table}");
+    assert!(told.contains("2 rows were refused"), "{told}");
+}
+
+#[test]
+fn a_context_that_is_lowered_is_told() {
+    let inputs = Inputs::new();
+    inputs.put("far.yaml", b"rig:\n  cards:\n    a: {kind: virtual, memory: 1 GiB}\nrun: {context: 9999}\n");
+    let far = inputs.resolve("@far.yaml");
+    let lowered = output(&["plan", "-m", MODEL, "-t", &far, "--json"]);
+    let plan: Value = serde_json::from_slice(&lowered.stdout).unwrap();
+    assert_eq!(plan["context"], 4096);
+    let told = text(&lowered.stderr);
+    assert!(told.lines().count() == 1 && told.contains("far.yaml") && told.contains("9999"), "{told}");
+    assert!(text(&output(&["plan", "-m", MODEL]).stderr).is_empty());
 }
 
 #[test]

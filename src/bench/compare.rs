@@ -31,6 +31,14 @@ pub enum Verdict {
     TooFewPairs,
 }
 
+impl Comparison {
+    /// The least and the largest ratio.
+    pub fn range(&self) -> (f64, f64) {
+        let least = self.ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        (least, self.ratios.iter().copied().fold(0.0, f64::max))
+    }
+}
+
 /// Pairs from which on a verdict is given.
 const PAIRS: usize = 4;
 
@@ -82,6 +90,14 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn ratios_are_taken_pair_by_pair() {
+        let compared = compare(&[2.0, 6.0, 4.0, 9.0], &[1.0, 2.0, 4.0, 4.5]);
+        assert_eq!(compared.ratios, [2.0, 3.0, 1.0, 2.0]);
+        assert_eq!((compared.ratio, compared.range()), (2.0, (1.0, 3.0)));
+        assert_eq!((compared.first_median, compared.second_median), (5.0, 3.0));
     }
 
     #[test]

@@ -154,7 +154,7 @@ pub(super) fn zeroed_pages(bytes: usize) -> std::io::Result<memmap2::MmapMut> {
 
 /// From this size on, large pages save more time than the rest of the last one wastes.
 #[cfg(target_os = "linux")]
-const LARGE: usize = 16 << 20;
+const LARGE: usize = 64 << 20;
 
 /// Fresh pages; `None` for no bytes.
 fn pages(bytes: usize, what: &str) -> Result<Option<memmap2::MmapMut>, CardError> {

@@ -25,7 +25,7 @@ pub use error::CardError;
 pub use event::{Event, EventState};
 pub use lease::{Lease, LeaseId, Leases};
 pub use memory::{HostBuf, HostMemory, HostSpan, PageLock, Region, RegionId, Span};
-pub use watch::{Baton, BatonReceiver, HostAccess, Stamp, Watch, Watcher, baton};
+pub use watch::{Baton, BatonReceiver, HostAccess, Stamp, Watch, Watcher, baton, bounded_baton};
 
 use crate::units::{Bytes, CardId};
 

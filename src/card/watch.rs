@@ -4,7 +4,7 @@
 //! a [`Watcher`]. Without a ledger all of this does nothing.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::Duration;
 
 use super::{CardError, HostSpan};
@@ -71,7 +71,13 @@ impl Watcher {
 /// The sending end of a channel whose messages carry the sender's clock.
 pub struct Baton<T> {
     watcher: Watcher,
-    send: Sender<(T, Stamp)>,
+    send: Way<T>,
+}
+
+/// Whether messages may pile up.
+enum Way<T> {
+    Free(Sender<(T, Stamp)>),
+    Bounded(SyncSender<(T, Stamp)>),
 }
 
 /// The receiving end; receiving joins the sender's clock.
@@ -83,22 +89,41 @@ pub struct BatonReceiver<T> {
 /// A channel between host threads whose messages carry clocks.
 pub fn baton<T>(watcher: &Watcher) -> (Baton<T>, BatonReceiver<T>) {
     let (send, receive) = mpsc::channel();
+    ends(watcher, Way::Free(send), receive)
+}
+
+/// As [`baton`], for messages that are too large to pile up: while `capacity` of them wait, sending waits.
+pub fn bounded_baton<T>(watcher: &Watcher, capacity: usize) -> (Baton<T>, BatonReceiver<T>) {
+    let (send, receive) = mpsc::sync_channel(capacity);
+    ends(watcher, Way::Bounded(send), receive)
+}
+
+fn ends<T>(watcher: &Watcher, send: Way<T>, receive: Receiver<(T, Stamp)>) -> (Baton<T>, BatonReceiver<T>) {
     (Baton { watcher: watcher.clone(), send }, BatonReceiver { watcher: watcher.clone(), receive })
 }
 
 impl<T> Clone for Baton<T> {
     fn clone(&self) -> Self {
-        Self { watcher: self.watcher.clone(), send: self.send.clone() }
+        let send = match &self.send {
+            Way::Free(send) => Way::Free(send.clone()),
+            Way::Bounded(send) => Way::Bounded(send.clone()),
+        };
+        Self { watcher: self.watcher.clone(), send }
     }
 }
 
 impl<T> Baton<T> {
-    /// Sends; gives the message back when nobody receives any more.
+    /// Sends, in a bounded channel when there is room; gives the message back when nobody receives any more, also one that waits for room.
     ///
     /// # Errors
     /// The message itself.
     pub fn send(&self, message: T) -> Result<(), T> {
-        self.send.send((message, self.watcher.stamp())).map_err(|back| back.0.0)
+        let stamped = (message, self.watcher.stamp());
+        match &self.send {
+            Way::Free(send) => send.send(stamped),
+            Way::Bounded(send) => send.send(stamped),
+        }
+        .map_err(|back| back.0.0)
     }
 }
 
@@ -123,5 +148,23 @@ impl<T> BatonReceiver<T> {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(gone) => Err(gone),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_channel_makes_its_sender_wait_and_a_gone_reader_wakes_it() {
+        let (send, receive) = bounded_baton(&Watcher::default(), 1);
+        assert_eq!(send.send(1), Ok(()));
+        let second = std::thread::spawn(move || (send.send(2), send.send(3), send.send(4)));
+        assert_eq!(receive.receive(), Some(1));
+        assert_eq!(receive.receive(), Some(2));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!second.is_finished(), "the fourth message found no room, and did not wait");
+        drop(receive);
+        assert_eq!(second.join().ok(), Some((Ok(()), Ok(()), Err(4))));
     }
 }

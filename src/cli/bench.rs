@@ -1,22 +1,33 @@
 //! `aqueduct bench`: alternating arms, medians, pair ratios.
 
+mod prompt;
+
 use std::io::Write as _;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
+use clap::{ArgMatches, Command};
 use serde::Serialize;
 
 use super::interrupt::Interrupt;
 use super::machine::{MachineArgs, load_engine, make_plan};
-use crate::bench::{Comparison, Observation, Verdict, compare, median, order};
+use crate::bench::{self, Comparison, Observation, Verdict, compare, greedy, median, order};
 use crate::engine::{Cancel, Engine};
 use crate::synth::Topics;
 use crate::topology::{Ring, Topology, Wave};
 use crate::units::TokenId;
 
-/// Arguments of `bench`.
+/// Arguments of `bench`: its own, or those of a measurement with a table of its own.
+pub enum Args {
+    /// `bench` itself.
+    Arms(Arms),
+    /// `bench prompt`.
+    Prompt(prompt::Args),
+}
+
+/// Arguments of `bench` itself.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Arms {
     #[command(flatten)]
     machine: MachineArgs,
     /// Arms to compare: `name=setting=value+setting=value,...`; settings are routed_stream (0|1), ring, wave, depth, floor, workers; a bare name changes nothing.
@@ -26,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
     /// Prompt lengths in tokens; `8K` is 8,192.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512", value_parser = length)]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512", value_parser = bench::prompt::tokens)]
     prompts: Vec<usize>,
     /// Tokens decoded after each prompt.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
@@ -37,19 +48,6 @@ pub struct Args {
     /// Prints every observation as JSON.
     #[arg(long)]
     json: bool,
-}
-
-fn length(text: &str) -> Result<usize, String> {
-    let (number, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(number) => (number, 1024.0),
-        None => (text, 1.0),
-    };
-    let tokens: f64 = number.parse().map_err(|_| format!("`{text}` is no number of tokens, such as 512 or 8K"))?;
-    if tokens * factor < 1.0 || tokens * factor > 1e9 {
-        Err(format!("`{text}` is out of range; a prompt has 1 to 1000000000 tokens"))
-    } else {
-        Ok((tokens * factor) as usize)
-    }
 }
 
 struct Arm {
@@ -77,6 +75,44 @@ struct ArmRow {
 
 /// Measures and prints.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    match args {
+        Args::Arms(args) => run_arms(args),
+        Args::Prompt(args) => prompt::run(args),
+    }
+}
+
+/// By hand, because what `bench` itself cannot do without must not be asked for by `bench prompt`.
+impl clap::FromArgMatches for Args {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand() {
+            Some((PROMPT, matches)) => prompt::Args::from_arg_matches(matches).map(Self::Prompt),
+            _ => Arms::from_arg_matches(matches).map(Self::Arms),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Args {
+    fn augment_args(command: Command) -> Command {
+        let about = "Measures prompts and follow-ups with the streams' switches off and on";
+        Arms::augment_args(command)
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand(prompt::Args::augment_args(Command::new(PROMPT).about(about)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+const PROMPT: &str = "prompt";
+
+fn run_arms(args: &Arms) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = args.machine.open_model()?;
     let topology = args.machine.present(&model)?;
@@ -139,7 +175,7 @@ fn arm(text: &str, base: &Topology) -> anyhow::Result<(String, Topology)> {
     Ok((name.to_owned(), own))
 }
 
-fn measure(args: &Args, arms: &mut [Arm], tokens: &[TokenId], cancel: &Cancel) -> anyhow::Result<Row> {
+fn measure(args: &Arms, arms: &mut [Arm], tokens: &[TokenId], cancel: &Cancel) -> anyhow::Result<Row> {
     let mut all: Vec<Vec<Observation>> = vec![Vec::new(); arms.len()];
     let mut texts: Vec<Vec<TokenId>> = Vec::new();
     for arm in arms.iter_mut() {
@@ -198,7 +234,7 @@ fn observe(
     let begin = Instant::now();
     let mut text = Vec::with_capacity(answer);
     for _ in 0..answer {
-        let next = best(&logits);
+        let next = greedy(&logits);
         text.push(next);
         logits = engine.step(&mut [(&mut sequence, next)], cancel)?.pop().unwrap_or_default();
     }
@@ -212,11 +248,6 @@ fn observe(
         skipped: counts.iter().map(|stage| stage.skipped).sum(),
     };
     Ok((observation, text))
-}
-
-fn best(logits: &[f32]) -> TokenId {
-    let best = logits.iter().enumerate().rev().max_by(|a, b| a.1.total_cmp(b.1));
-    best.map_or(0, |(token, _)| token as TokenId)
 }
 
 fn print<'a>(rows: impl Iterator<Item = &'a Row>) -> anyhow::Result<()> {
@@ -243,8 +274,7 @@ fn print<'a>(rows: impl Iterator<Item = &'a Row>) -> anyhow::Result<()> {
         }
         for (what, compared) in [("prefill", &row.prefill), ("decode", &row.decode)] {
             if let Some(compared) = compared {
-                let least = compared.ratios.iter().copied().fold(f64::INFINITY, f64::min);
-                let most = compared.ratios.iter().copied().fold(0.0, f64::max);
+                let (least, most) = compared.range();
                 let verdict = match compared.verdict {
                     Verdict::Faster => "the second arm is faster",
                     Verdict::Slower => "the second arm is slower",

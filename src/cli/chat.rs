@@ -10,6 +10,7 @@ use rustyline::error::ReadlineError;
 
 use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
+use super::output::PartFile;
 use super::run::summary;
 use super::sampling::SamplingArgs;
 use crate::engine::Counts;
@@ -48,12 +49,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let vocabulary = Vocabulary::from_gguf(model.gguf())?;
         (Arc::new(Tokenizer::new(&vocabulary)?), ChatTemplate::of(&vocabulary)?)
     };
+    let mut editor = DefaultEditor::new().context("opening the terminal")?;
+    if let Some(path) = &args.history {
+        PartFile::check(path)?;
+        if path.exists() {
+            editor.load_history(path).with_context(|| format!("reading the history {}", path.display()))?;
+        }
+    }
     let mut engine = args.machine.load(model, None)?;
     let mut conversation = Conversation::new(&engine)?;
-    let mut editor = DefaultEditor::new().context("opening the terminal")?;
-    if let Some(path) = args.history.as_ref().filter(|path| path.exists()) {
-        editor.load_history(path).context("reading the history")?;
-    }
     let system: Vec<_> = args.system.iter().map(|text| ChatMessage::new("system", text)).collect();
     let mut messages = system.clone();
     if !args.json {
@@ -127,7 +131,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &args.history {
-        editor.save_history(path).context("keeping the history")?;
+        let (part, _) = PartFile::create(path)?;
+        editor.save_history(part.path()).with_context(|| format!("keeping the history {}", path.display()))?;
+        part.keep()?;
     }
     Ok(())
 }

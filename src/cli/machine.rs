@@ -108,9 +108,19 @@ impl MachineArgs {
         let run = &mut topology.run;
         run.override_kv_prefetch(self.kv_prefetch);
         run.override_routed_stream(self.routed_stream);
+        let most = u32::try_from(model.spec.context).unwrap_or(u32::MAX);
         match self.context {
             Some(context) => run.context = context,
-            None => run.context = run.context.min(u32::try_from(model.spec.context).unwrap_or(u32::MAX)),
+            None if run.context > most => {
+                if let Some(path) = &self.topology {
+                    let (file, asked) = (path.display(), run.context);
+                    tracing::warn!(
+                        "{file}: the context is {asked} tokens, the model was made for {most}: {most} are used"
+                    );
+                }
+                run.context = most;
+            }
+            None => {}
         }
         if let Some(workers) = self.workers {
             topology.host.workers = workers;

@@ -35,7 +35,7 @@ pub use present::{Presence, Present};
 pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
 
-use crate::card::{BatonReceiver, Card, Stream, baton};
+use crate::card::{BatonReceiver, Card, Stream, bounded_baton};
 use crate::model::Model;
 use crate::plan::{Plan, memory};
 use crate::units::{Bytes, TokenId};
@@ -48,6 +48,9 @@ use sequence::FreeSlots;
 use stage::Stage;
 use worker::{Inlet, Job, Reply, Request, Rows, StageThread, Wanted, Worker};
 
+/// Answers that wait for the caller: a block of logits may be many MiB, so a stage whose caller is slow waits for it.
+const REPLIES: usize = 2;
+
 /// A loaded model, ready to run.
 pub struct Engine {
     plan: Plan,
@@ -57,8 +60,9 @@ pub struct Engine {
     latest_gates: Vec<Arc<LatestGate>>,
     locked: (Bytes, Bytes),
     free: Arc<FreeSlots>,
+    // Dropped before the stages: one that waits with an answer ends its job when nobody receives any more.
     replies: BatonReceiver<Reply>,
-    // Dropped last to first: a stage's thread ends when its jobs do.
+    // A stage's thread ends when its jobs do.
     stages: Vec<StageThread>,
 }
 
@@ -73,7 +77,7 @@ impl Engine {
     pub fn load(model: Arc<Model>, plan: Plan, rig: &Rig, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
         let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
         let watcher = rig.host.watcher();
-        let (reply, replies) = baton(watcher);
+        let (reply, replies) = bounded_baton(watcher, REPLIES);
         let mut stages = Vec::with_capacity(plan.stages.len());
         let mut counters = Vec::with_capacity(plan.stages.len());
         let mut latest_gates = Vec::with_capacity(plan.stages.len());
@@ -115,6 +119,22 @@ impl Engine {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Reads the following prompts by another plan, which gives memory exactly as the engine's own does: only switches may differ.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] when it gives memory in another way; nothing changes then.
+    pub fn read_prompts_by(&mut self, plan: &Plan) -> Result<(), EngineError> {
+        let mut same = Plan { prompt: self.plan.prompt, notes: self.plan.notes.clone(), ..plan.clone() };
+        same.kv.prefetch = self.plan.kv.prefetch;
+        if same != self.plan {
+            return Err(EngineError::Mismatch(
+                "another plan may change how prompts are read, not what memory holds".into(),
+            ));
+        }
+        self.plan = plan.clone();
+        Ok(())
     }
 
     /// The model.
@@ -171,7 +191,7 @@ impl Engine {
         Ok(last)
     }
 
-    /// As [`Engine::prompt`], with the logits of every row, in order.
+    /// As [`Engine::prompt`], with the logits of every row, in order. The stages wait for a slow `sink`, so that few rows are held.
     ///
     /// # Errors
     /// As [`Engine::prompt`].
@@ -276,7 +296,8 @@ impl Engine {
         cancel: &Cancel,
         sink: &mut LogitSink<'_>,
     ) -> Result<(usize, Result<(), EngineError>), EngineError> {
-        let request = Arc::new(Request { cancel: cancel.clone(), failed: AtomicBool::new(false) });
+        let (prompt, kv) = (self.plan.prompt, self.plan.kv);
+        let request = Arc::new(Request { cancel: cancel.clone(), prompt, kv, failed: AtomicBool::new(false) });
         let count = jobs.len();
         let starts: Vec<usize> = jobs
             .iter()

@@ -15,7 +15,7 @@ use super::{EngineError, waits};
 use crate::card::command::Phase;
 use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
 use crate::model::Model;
-use crate::plan::Use;
+use crate::plan::{KvPlan, PromptPlan, Use};
 use crate::quant::dequantize;
 use crate::units::TokenId;
 
@@ -43,6 +43,10 @@ pub(super) enum Wanted {
 #[derive(Debug)]
 pub(super) struct Request {
     pub cancel: Cancel,
+    /// How its prompt is read.
+    pub prompt: PromptPlan,
+    /// How its cached cells come.
+    pub kv: KvPlan,
     /// Set by the first stage that fails; the others stop at their next layer.
     pub failed: AtomicBool,
 }
@@ -245,6 +249,8 @@ impl Worker {
         let hidden = self.stage.buffers.part(Use::Hidden, turn * (whole.bytes / self.hidden.len().max(1)), bytes)?;
 
         if let Rows::Wave(wave) = rows {
+            self.stage.prompt = request.prompt;
+            self.stage.kv_plan = request.kv;
             self.stage.begin_wave(wave)?;
         }
         let Some(arrived) = self.arrive(hidden, turn, tokens, passed)? else { return Err(EngineError::Cancelled) };

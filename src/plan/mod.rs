@@ -129,6 +129,8 @@ pub struct PromptPlan {
     pub floor: usize,
     /// Streamed experts that one command computes at most.
     pub group: usize,
+    /// Whether the host pool computes, below the floor, what the card does not hold; else it is copied.
+    pub host_pool: bool,
 }
 
 /// How hidden states cross between stages.
@@ -182,12 +184,13 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
         sequences: settings.sequences as usize,
         kv,
         wave,
-        attention_rows: memory::attention_rows(&kv, &request.cards, wave),
+        attention_rows: memory::attention_rows(&request.cards, &kv, wave),
         row_block: memory::row_block(&request.cards, wave),
         prompt: PromptPlan {
             routed_stream: routed_stream.on,
             depth: settings.prompt.depth as usize,
             floor: settings.prompt.floor as usize,
+            host_pool: settings.prompt.host_pool,
             group: ring.map_or(1, group),
         },
         hand_off: if stages.len() > 1 { HandOffPlan::Host } else { HandOffPlan::None },

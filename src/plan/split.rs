@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::memory::{self, Buffer, Use};
 use super::needs::Needs;
-use super::{CardBudget, PlanError, Request, StagePlan, pool};
+use super::{CardBudget, KvPlan, PlanError, Request, StagePlan, pool};
 use crate::card::CardKind;
 use crate::topology::Wave;
 use crate::units::Bytes;
@@ -34,12 +34,13 @@ pub(super) fn choose_wave(request: &Request<'_>) -> usize {
         Some(stages.map(|(card, range)| (card, needs(request, card, range, wave, cards))).collect())
     };
     let streams = |(card, needs): &(&CardBudget, Needs)| {
-        card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes
+        card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes + needs.staging
     };
     let spare = |(card, needs): &(&CardBudget, Needs)| needs.work() <= card.memory.len() / WAVE_SHARE;
-    // A large wave spares the link and fills the tiles of a GPU; where neither counts it only takes memory. Where every expert fits
+    // A large wave spares the link, for experts and streamed cells alike, and fills the tiles of a GPU; where neither counts it only takes memory. Where every expert fits
     // beside a wave of middling size, a larger one must not push any out.
-    let all_fits = needs_at(MIDDLING_WAVE.min(context)).is_some_and(|all| !all.iter().any(streams));
+    let resident = !KvPlan::choose(request).streams();
+    let all_fits = resident && needs_at(MIDDLING_WAVE.min(context)).is_some_and(|all| !all.iter().any(streams));
     let gpus = request.cards.iter().all(|card| card.kind == CardKind::Cuda);
     let serves = |wave: &usize| {
         let Some(all) = needs_at(*wave) else { return false };
