@@ -155,6 +155,12 @@ impl StagePlan {
     }
 }
 
+/// Streamed experts that one command computes: few launches, while at least half of a small ring and three quarters of a large one
+/// go on receiving.
+fn group(ring: usize) -> usize {
+    (ring / 2).min(8).max(ring / 4).clamp(1, 32)
+}
+
 /// Makes the plan of a request.
 ///
 /// # Errors
@@ -185,7 +191,7 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
             depth: settings.prompt.depth as usize,
             floor: settings.prompt.floor as usize,
             host_pool: settings.prompt.host_pool,
-            group: ring.map_or(1, |ring| (ring / 2).clamp(1, 8)),
+            group: ring.map_or(1, group),
         },
         hand_off: if stages.len() > 1 { HandOffPlan::Host } else { HandOffPlan::None },
         notes: Vec::new(),

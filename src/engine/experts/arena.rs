@@ -84,10 +84,11 @@ fn load_layer(
     progress: &dyn Fn(Bytes),
 ) -> Result<LayerBlobs, EngineError> {
     let layout = experts.blob();
-    let buf = host.alloc(experts.experts * layout.bytes, &format!("experts of layer {layer}"))?;
-    buf.whole().write(|bytes| read_blobs(model, experts, layout.bytes, bytes))??;
+    let what = format!("experts of layer {layer}");
+    let buf = host.filled(experts.experts * layout.bytes, &what, |bytes| -> Result<(), EngineError> {
+        Ok(read_blobs(model, experts, layout.bytes, bytes)?)
+    })?;
     progress(Bytes(buf.bytes() as u64));
-    buf.seal();
     Ok(LayerBlobs { buf, layout: Arc::new(layout), experts: experts.experts })
 }
 
