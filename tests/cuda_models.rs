@@ -41,6 +41,7 @@ fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<P
         memory: *memory,
         link: Rate(50e9),
         rate: Rate(1e12),
+        compute: None,
     });
     plan::plan(&plan::Request { spec: &model.spec, cards: cards.collect(), host: Bytes(8 << 30), settings })
 }
