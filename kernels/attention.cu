@@ -142,6 +142,7 @@ __device__ __forceinline__ void heads_of_block(const Heads& of, int block, int& 
 // Decode: the results of tiles first_tile + blockIdx.x, to f32 [rows][heads][tiles][2 + value_dim]. Row r sees cells 0..=first + r.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_tiles(const float* q, Heads of, Cells cells, int first, int first_tile,
                                                                    int tiles, float* results) {
+    follow();
     DYNAMIC_SHARED(bytes);
     float* shared = (float*)bytes;
     int kv_head, head, heads, tile = first_tile + blockIdx.x;
@@ -170,6 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_tiles(const floa
 // Merges tiles in ascending order into the state, or from nothing, and ends as told: out null keeps the state. Block (head, row).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) merge_tiles(const float* results, Heads of, Cells cells, int first, int first_tile,
                                                                   int tiles, int resume, float* state, float* out) {
+    follow();
     __shared__ float keep[THREADS], take[THREADS], sums[THREADS], warp_largest[THREADS / 32];
     u64 row = blockIdx.y;
     int head = blockIdx.x, each = 2 + of.value_dim, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -235,6 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) merge_tiles(const float
 // A prompt's rows one by one: block (row, heads), tiles in ascending order.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_rows(const float* q, Heads of, Cells cells, int first, int resume, float* state,
                                                                   float* out) {
+    follow();
     DYNAMIC_SHARED(bytes);
     float* shared = (float*)bytes;
     int kv_head, head, heads;

@@ -10,6 +10,7 @@ __device__ __forceinline__ u16* chance_chunk(u16* tile, int head, int chunk) {
 
 extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
     decode_tiles(const float* q, PromptHeads of, Cells cells, int first, int first_tile, int tiles, float* results) {
+    follow();
     DYNAMIC_SHARED(shared);
     u16* keys = (u16*)shared;                             // [64][HEAD_DIM]
     u16* values = keys + TILE_HALVES;                     // the same

@@ -43,6 +43,7 @@ __device__ __forceinline__ void codes_to_halves(uint4 codes, u16* tile, int cell
 
 extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attend_prompt(const float* q, int rows, int first, PromptHeads of, Cells cells, int resume, float* state, float* out) {
+    follow();
     DYNAMIC_SHARED(shared);
     u16* keys = (u16*)shared;                    // [STAGES][64][HEAD_DIM]
     u16* values = keys + STAGES * TILE_HALVES;   // the same
@@ -209,19 +210,15 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
             }
         }
 
-        // Scores are in units of log2: the state that is kept holds its largest in them too.
+        // Powers are taken of scores in units of log2, in which the state keeps its largest, too.
         int cell = tile * ATTENTION_TILE + 2 * (lane & 3);
         float tile_largest[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
+#if KV_KIND == 2
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float s = score[j][i] * unit;
-#if KV_KIND == 2
-                s *= scales[tile % STAGES * 128 + 8 * j + 2 * (lane & 3) + (i & 1)];
+            for (int i = 0; i < 4; i++) score[j][i] *= scales[tile % STAGES * 128 + 8 * j + 2 * (lane & 3) + (i & 1)];
 #endif
-                score[j][i] = s;
-            }
         if ((tile + 1) * ATTENTION_TILE > all_seen) {
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -239,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         for (int r = 0; r < 2; r++) {
             tile_largest[r] = fmaxf(tile_largest[r], __shfl_xor_sync(ALL_LANES, tile_largest[r], 1));
             tile_largest[r] = fmaxf(tile_largest[r], __shfl_xor_sync(ALL_LANES, tile_largest[r], 2));
-            float both = fmaxf(largest[r], tile_largest[r]);
+            float both = fmaxf(largest[r], tile_largest[r] * unit);
             shift[r] = both == NEGATIVE_INFINITY ? 0.0f : both;
             keep[r] = both == NEGATIVE_INFINITY ? 1.0f : power_of_two(largest[r] - both);
             largest[r] = both;
@@ -257,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                score[j][i] = power_of_two(score[j][i] - shift[i >> 1]);
+                score[j][i] = power_of_two(fmaf(score[j][i], unit, -shift[i >> 1]));
                 tile_sum[i >> 1] += score[j][i];
 #if KV_KIND == 2
                 score[j][i] *= scales[tile % STAGES * 128 + 64 + 8 * j + 2 * (lane & 3) + (i & 1)];

@@ -2,6 +2,7 @@
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight. One block a row; threads = 32 to 512, by the number of columns alone.
 extern "C" __global__ void rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
+    follow();
     __shared__ float sums[16];
     const float* row = x + (u64)blockIdx.x * cols;
     float* to = out + (u64)blockIdx.x * cols;
@@ -18,6 +19,7 @@ extern "C" __global__ void rms_norm(const float* x, const float* weight, float e
 
 // The same for rows of at most 1,024 columns, a multiple of 4: one warp a row, which it holds.
 extern "C" __global__ void rms_norm_short(const float* x, const float* weight, float eps, int rows, int cols, float* out) {
+    follow();
     u64 r = (u64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31, fours = cols / 4;
     if (r >= rows) return;
@@ -45,6 +47,7 @@ struct Frequencies { float of[MOST_PAIRS]; };
 
 // Rotates each head in place. One block a row: the angles are the same for all its heads. neox: halves, else adjacent pairs.
 extern "C" __global__ void rope(float* x, int heads, int head_dim, int rotated, int first, int neox, Frequencies f) {
+    follow();
     __shared__ float2 turn[MOST_PAIRS];
     int half = rotated / 2;
     int position = first + blockIdx.x;
@@ -66,6 +69,7 @@ extern "C" __global__ void rope(float* x, int heads, int head_dim, int rotated, 
 }
 
 extern "C" __global__ void gated_activation(const float* gate, const float* up, u64 elements, int activation, float* out) {
+    follow();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < elements) out[i] = activate(gate[i], activation) * up[i];
 }
@@ -73,6 +77,7 @@ extern "C" __global__ void gated_activation(const float* gate, const float* up, 
 // One warp a head of K or V of a cell. kind: 0 f32, 1 f16, 2 int8 with a scale.
 extern "C" __global__ void store_kv(const float* k, const float* v, u8* cells, int count, int kind, int kv_heads, int head_dim,
                                     int value_dim, u32 value_offset, u32 scales_offset, u32 cell_bytes) {
+    follow();
     int warp = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (warp >= count * kv_heads * 2) return;
     int head = warp % kv_heads, is_value = warp / kv_heads % 2, cell = warp / kv_heads / 2;
@@ -99,6 +104,7 @@ extern "C" __global__ void store_kv(const float* k, const float* v, u8* cells, i
 
 // f32 rows to f16 rows padded with zeros to `stride`, each shrunk by a power of two that goes to `restore`. One warp a row.
 extern "C" __global__ void rows_to_halves(const float* x, int rows, int cols, int stride, u16* halves, float* restore) {
+    follow();
     int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (row >= rows) return;
     const float* from = x + (u64)row * cols;

@@ -40,6 +40,7 @@ template <> struct Row<F32> { typedef float Type; };
 
 template <int ROWS, int DOWN>
 __device__ __forceinline__ void linear_prompt(const void* x, int stride, const float* restore, int rows, int cols, const Parts& parts) {
+    follow();
     DYNAMIC_SHARED(shared);
     const Part& part = part_of(parts, blockIdx.x);
     int first_row = blockIdx.y * ROWS;
@@ -67,6 +68,7 @@ template <int ROWS, int DOWN>
 __device__ __forceinline__ void experts_in(const void* x, int stride, const float* restore, const u32* groups, const u32* list, int top_k,
                                            const ExpertTable& table, const u32* tiles, u64 gate_offset, u64 up_offset, int first_part,
                                            int hidden, int width, float* products) {
+    follow();
     if (blockIdx.y >= tiles[0]) return;
     DYNAMIC_SHARED(shared);
     int place = tiles[2 + 2 * blockIdx.y];
@@ -99,6 +101,7 @@ template <int ROWS, int DOWN>
 __device__ __forceinline__ void experts_out(const void* h, int stride, const float* restore, const u32* groups, const u32* list,
                                             const ExpertTable& table, const u32* tiles, u64 down_offset, int hidden, int first, int count,
                                             float* results) {
+    follow();
     if (blockIdx.y >= tiles[0]) return;
     DYNAMIC_SHARED(shared);
     int place = tiles[2 + 2 * blockIdx.y];

@@ -24,9 +24,11 @@ __device__ __forceinline__ void linear_decode(const float* x, int rows, int cols
 
 // One row or up to 8; a block computes 8 * `each` outputs, and a part's tiles are that large.
 extern "C" __global__ void __launch_bounds__(256) linear_decode_1(const float* x, int rows, int cols, int each, Parts parts) {
+    follow();
     linear_decode<1>(x, rows, cols, each, parts);
 }
 extern "C" __global__ void __launch_bounds__(256, 2) linear_decode_8(const float* x, int rows, int cols, int each, Parts parts) {
+    follow();
     linear_decode<MOST_ROWS>(x, rows, cols, each, parts);
 }
 
@@ -35,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) linear_decode_8(const float
 extern "C" __global__ void __launch_bounds__(256, 4) experts_decode_in(const float* x, const u32* ids, int top_k, ExpertTable table,
                                                                     u64 gate_offset, u64 up_offset, int part, int hidden, int width,
                                                                     int activation, int each, float* h) {
+    follow();
     int entry = blockIdx.y;
     int place = find_expert(table, ids[entry]);
     if (place < 0) return;
@@ -62,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) experts_decode_in(const flo
 // Experts, second step: slots[entry] = down h[entry].
 extern "C" __global__ void __launch_bounds__(256) experts_decode_out(const float* h, const u32* ids, ExpertTable table, u64 down_offset,
                                                                      int hidden, int width, int each, float* slots) {
+    follow();
     int entry = blockIdx.y;
     int place = find_expert(table, ids[entry]);
     if (place < 0) return;

@@ -10,6 +10,15 @@ typedef unsigned long long u64;
 #define NEGATIVE_INFINITY __int_as_float(0xff800000)
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(1024) u8 name[]
 
+// The first statement of every kernel: lets the next kernel of the stream be placed while this one runs, then waits until all before it
+// have ended; nothing may be read or written earlier. Where launches do not ask for that, it does nothing.
+__device__ __forceinline__ void follow() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ u16 half_from(float x) {
     u16 h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));

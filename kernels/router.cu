@@ -3,6 +3,7 @@
 // One warp a row: scores, the top_k best (ties to the lower id), their weights. scores: 0 softmax, 1 sigmoid. At most 1,024 experts.
 extern "C" __global__ void route(const float* logits, int rows, int experts, int top_k, int scores, int normalise, float scale,
                                  u32* ids, float* weights) {
+    follow();
     int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (row >= rows) return;
     const float* from = logits + (u64)row * experts;
@@ -73,6 +74,7 @@ extern "C" __global__ void route(const float* logits, int rows, int experts, int
 
 // Block e < experts lists the entries of expert e; the last block writes the set of experts that any entry names.
 extern "C" __global__ void group(const u32* ids, int entries, int experts, u32* groups, u64* routed) {
+    follow();
     __shared__ u32 warp_count[32];
     __shared__ u32 set[32];
     int warps = blockDim.x >> 5, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -125,6 +127,7 @@ struct Members { u32 word[32]; };
 // others are in `others`, or are left out where that is null. Columns first..first + cols of out; slots hold `cols` a row.
 extern "C" __global__ void combine(const u32* ids, const float* weights, int top_k, const float* slots, const float* others,
                                    Members members, int first, int cols, int width, float* out) {
+    follow();
     __shared__ u32 slot_of[32];
     __shared__ float weight_of[32];
     __shared__ int held_of[32];
@@ -162,6 +165,7 @@ extern "C" __global__ void combine(const u32* ids, const float* weights, int top
 // The row tiles of a prompt's experts: tiles[0] counts them, then {place in the table, first position in the groups' list}.
 // One block of 256 threads.
 extern "C" __global__ void plan_tiles(const u32* groups, ExpertTable table, int tile_rows, u32* tiles) {
+    follow();
     __shared__ u32 start[TABLE_EXPERTS + 1];
     int i = threadIdx.x;
     u32 from = 0, rows = 0;
@@ -190,6 +194,7 @@ extern "C" __global__ void plan_tiles(const u32* groups, ExpertTable table, int 
 extern "C" __global__ void __launch_bounds__(256) gate_rows(const u32* groups, ExpertTable table, int tile_rows, const u32* tiles,
                                                             const float* products, int hidden, int stride, int activation,
                                                             u16* halves, float* restore, float* floats) {
+    follow();
     if (blockIdx.x >= tiles[0]) return;
     u32 expert = table.id[tiles[2 + 2 * blockIdx.x]], begin = tiles[3 + 2 * blockIdx.x];
     u32 end = groups[expert + 1];

@@ -18,7 +18,7 @@ use aqueduct::ops::KvType;
 use aqueduct::plan::{self, CardBudget, Plan, PlanError};
 use aqueduct::quant::QuantType;
 use aqueduct::synth::{Overrides, Shape, write_model};
-use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
+use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::{Bytes, CardId, Rate};
 use support::ROOMY;
 use support::oracle::{self, Oracle, argmax, distance};
@@ -41,6 +41,7 @@ fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<P
         memory: *memory,
         link: Rate(50e9),
         rate: Rate(1e12),
+        compute: None,
     });
     plan::plan(&plan::Request { spec: &model.spec, cards: cards.collect(), host: Bytes(8 << 30), settings })
 }
@@ -298,6 +299,64 @@ fn a_prompt_has_the_same_bits_on_every_plan() {
     }
     println!("{seen:?}");
     for count in [seen.streamed, seen.skipped, seen.slot_reuses, seen.waves, seen.hand_offs] {
+        assert!(count > 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
+    if !there_is_a_gpu() {
+        return;
+    }
+    let oracle = |name: &str| support::data(format!("oracle/models/{name}.gguf"));
+    let models = [
+        (oracle("qwen3moe-f32"), KvType::F32),
+        (oracle("qwen3moe-hd128-ud"), KvType::Int8),
+        (oracle("qwen3moe-hd128-ud"), KvType::F16),
+        (oracle("qwen3-hd128-q4_k_m"), KvType::Int8),
+    ];
+    // Cards, resident cells, staging pool, prefetch, wave.
+    let ways = [(1, 0, 64, true, 50), (1, 0, 400, false, 33), (1, 64, 64, true, 70), (2, 64, 128, true, 41)];
+    let mut seen = Counts::default();
+    for (path, kv) in models {
+        let model = Arc::new(Model::open(&path).unwrap());
+        let tokens: Vec<u32> = (0..330).map(|i| (i * 37 + 11) % 500).collect();
+        let run = |engine: &mut Engine| {
+            let (mut prompts, mut steps) = (Vec::new(), Vec::new());
+            let mut sequence = engine.sequence().unwrap();
+            for turn in tokens.chunks(110) {
+                let keep = &mut |_: usize, logits: &[f32]| prompts.extend(logits.iter().map(|x| x.to_bits()));
+                engine.prompt_all(&mut sequence, turn, &Cancel::new(), keep).unwrap();
+            }
+            for token in [5, 9, 11] {
+                steps.extend(engine.step(&mut [(&mut sequence, token)], &Cancel::new()).unwrap().remove(0));
+            }
+            (prompts, steps)
+        };
+        let mut plain = settings(kv);
+        plain.context = 512;
+        let wanted = run(&mut engine(&model, &[ROOMY], &plain).0);
+        for (cards, resident, staging, prefetch, wave) in ways {
+            let mut own = plain.clone();
+            own.kv.resident_cells = ResidentCells::First(resident);
+            own.kv.staging = Staging::Cells(staging);
+            own.kv.prefetch = prefetch.into();
+            own.prompt.wave = Wave::Tokens(wave);
+            own.prompt.floor = 1;
+            let what = format!("{} with {cards} cards, {own:?}", path.display());
+            let (mut engine, ledger) = engine(&model, &vec![ROOMY; cards], &own);
+            let found = run(&mut engine);
+            assert_eq!(ledger.violations(), Vec::<String>::new(), "{what}");
+            assert!(found.0 == wanted.0, "other bits in prompts: {what}");
+            let (most, _) = distance(&found.1, &wanted.1);
+            println!("steps with cells on the host: max {most:.2e}, {what}");
+            assert!(most < limit(&model, kv).0, "steps too far ({most}): {what}");
+            assert!(run(&mut engine) == found, "another run has other bits: {what}");
+            seen = engine.counts().iter().fold(seen, |all, counts| all.plus(counts));
+        }
+    }
+    println!("{seen:?}");
+    for count in [seen.kv_written_bytes, seen.kv_staged_bytes, seen.kv_prefetched_bytes, seen.kv_host_cells] {
         assert!(count > 0, "{seen:?}");
     }
 }

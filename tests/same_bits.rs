@@ -35,6 +35,7 @@ struct Way {
     ring: Option<u32>,
     depth: u32,
     gated: bool,
+    host_pool: bool,
     workers: usize,
     tokens: usize,
 }
@@ -47,6 +48,7 @@ struct Seen {
     counts: Counts,
     tight: u64,
     several_waves: u64,
+    by_host: u64,
     four_cards: u64,
 }
 
@@ -62,11 +64,11 @@ fn ways() -> impl Strategy<Value = Way> {
         prop_oneof![Just(1_u32), Just(1024)],
         ring,
         1_u32..20,
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
         1_usize..3,
         1_usize..30,
     )
-        .prop_map(|(cards, room, kv, wave, floor, ring, depth, gated, workers, tokens)| Way {
+        .prop_map(|(cards, room, kv, wave, floor, ring, depth, (gated, host_pool), workers, tokens)| Way {
             cards,
             room,
             kv,
@@ -75,6 +77,7 @@ fn ways() -> impl Strategy<Value = Way> {
             ring,
             depth,
             gated,
+            host_pool,
             workers,
             tokens,
         })
@@ -86,6 +89,7 @@ fn settings(way: &Way) -> RunSettings {
     settings.prompt.wave = Wave::Tokens(way.wave);
     settings.prompt.floor = way.floor;
     settings.prompt.depth = way.depth;
+    settings.prompt.host_pool = way.host_pool;
     settings.prompt.ring = way.ring.map_or(Ring::Auto, Ring::Slots);
     settings.prompt.routed_stream = if way.gated { Switch::On } else { Switch::Off };
     settings
@@ -165,6 +169,9 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
         seen.counts = seen.counts.plus(&counts);
     }
     seen.tight += u64::from(way.room[..cards].contains(&0));
+    seen.by_host += u64::from(
+        way.host_pool && way.floor > 1 && engine.counts().iter().any(|c| c.streamed == 0 && c.host_experts > 12),
+    );
     seen.four_cards += u64::from(cards == 4);
     seen.several_waves += u64::from(way.tokens / 2 > way.wave as usize);
     Ok(())
@@ -206,6 +213,7 @@ fn logits_are_the_same_bits_on_every_plan() {
         ("smallest budgets", seen.tight),
         ("prompts in several waves", seen.several_waves),
         ("rigs of four cards", seen.four_cards),
+        ("prompts by the host pool", seen.by_host),
     ] {
         assert!(count > 0, "no {what} in any case");
     }

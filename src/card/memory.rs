@@ -156,6 +156,19 @@ pub(super) fn zeroed_pages(bytes: usize) -> std::io::Result<memmap2::MmapMut> {
 #[cfg(target_os = "linux")]
 const LARGE: usize = 64 << 20;
 
+/// Fresh pages; `None` for no bytes.
+fn pages(bytes: usize, what: &str) -> Result<Option<memmap2::MmapMut>, CardError> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let refused = |e: std::io::Error| CardError::HostMemory {
+        what: what.to_owned(),
+        wanted: Bytes(bytes as u64),
+        reason: e.to_string(),
+    };
+    zeroed_pages(bytes).map(Some).map_err(refused)
+}
+
 impl HostMemory {
     /// A maker whose buffers report host accesses to `watcher` and are locked by `lock`.
     pub fn new(watcher: Watcher, lock: Option<Arc<dyn PageLock>>) -> Self {
@@ -173,16 +186,36 @@ impl HostMemory {
     /// # Errors
     /// [`CardError::HostMemory`] when the system has no such memory.
     pub fn alloc(&self, bytes: usize, what: &str) -> Result<HostBuf, CardError> {
-        let (start, backing) = if bytes == 0 {
-            (NonNull::dangling(), Backing::Empty)
-        } else {
-            let mut pages = zeroed_pages(bytes).map_err(|e| CardError::HostMemory {
-                what: what.to_owned(),
-                wanted: Bytes(bytes as u64),
-                reason: e.to_string(),
-            })?;
-            let start = NonNull::new(pages.as_mut_ptr()).unwrap_or(NonNull::dangling());
-            (start, Backing::Owned { _pages: pages })
+        Ok(self.locked(pages(bytes, what)?, what))
+    }
+
+    /// As [`HostMemory::alloc`], with what `fill` writes, and sealed. Filling comes before locking: threads that fill parts touch the pages
+    /// side by side, which a lock would do one after the other.
+    ///
+    /// # Errors
+    /// [`CardError::HostMemory`] when the system has no such memory; what `fill` fails with.
+    pub fn filled<E: From<CardError>>(
+        &self,
+        bytes: usize,
+        what: &str,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<HostBuf, E> {
+        let mut pages = pages(bytes, what)?;
+        fill(pages.as_deref_mut().unwrap_or_default())?;
+        let buf = self.locked(pages, what);
+        buf.seal();
+        Ok(buf)
+    }
+
+    /// A buffer of these pages, page-locked if a card can.
+    fn locked(&self, pages: Option<memmap2::MmapMut>, what: &str) -> HostBuf {
+        let bytes = pages.as_ref().map_or(0, |pages| pages.len());
+        let (start, backing) = match pages {
+            None => (NonNull::dangling(), Backing::Empty),
+            Some(mut pages) => {
+                let start = NonNull::new(pages.as_mut_ptr()).unwrap_or(NonNull::dangling());
+                (start, Backing::Owned { _pages: pages })
+            }
         };
         let mut inner = HostInner {
             id: RegionId::fresh(),
@@ -200,7 +233,7 @@ impl HostMemory {
             // SAFETY: `HostInner` drops the guard before the memory.
             inner.lock = unsafe { lock.lock(start.as_ptr(), bytes) }.ok();
         }
-        Ok(HostBuf(Arc::new(inner)))
+        HostBuf(Arc::new(inner))
     }
 
     /// A mapped file as a sealed buffer: read in place, never locked.

@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -192,6 +193,7 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
             kind: planned_as(card.kind),
             memory: card.usable(),
             link,
+            compute: card.compute,
             rate: card.rate.unwrap_or(match planned_as(card.kind) {
                 CardKind::Virtual => topology.host.rate,
                 CardKind::Cuda => UNDECLARED_RATE,
@@ -206,8 +208,11 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
 pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: &RigOptions) -> anyhow::Result<Engine> {
     let rig = Rig::open(topology, &model.spec, options)?;
     let bar = progress("loading", Engine::load_bytes(&model).0);
+    let (begin, bytes) = (Instant::now(), Engine::load_bytes(&model));
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();
+    let seconds = begin.elapsed().as_secs_f64();
+    tracing::info!("loaded {bytes} in {seconds:.2} s, {}", Rate(bytes.0 as f64 / seconds));
     Ok(engine)
 }
 

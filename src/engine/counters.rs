@@ -57,9 +57,9 @@ counts! {
     arrival_waits,
     /// Ring slots that were filled or being filled, summed over `arrivals`.
     ring_filled,
-    /// Expert products of decode steps computed by the host pool.
+    /// Expert products computed by the host pool: in decode steps, and below the floor where prompts use it.
     host_experts,
-    /// Expert products of decode steps computed by the card.
+    /// Expert products computed by the card beside it.
     resident_experts,
     /// Bytes of new KV cells copied to host memory.
     kv_written_bytes,

@@ -44,13 +44,14 @@ impl Stage {
             self.attend(Phase::Decode, place, layer, hidden, &rows, parts)?;
             self.feed_forward(Phase::Decode, layer, hidden, &rows)?;
             if let LayerFfn::Experts { .. } = &layer.ffn {
-                self.step_experts(layer, rows.len(), hidden)?;
+                self.shared_experts(layer, rows.len(), hidden)?;
             }
         }
         Ok(())
     }
 
-    fn step_experts(&mut self, layer: &Layer, rows: usize, hidden: Span) -> Result<(), EngineError> {
+    /// The experts of rows that card and host pool share: each computes what the card holds or does not hold, at the same time.
+    pub(super) fn shared_experts(&mut self, layer: &Layer, rows: usize, hidden: Span) -> Result<(), EngineError> {
         let LayerFfn::Experts { experts, rule, layout, .. } = &layer.ffn else { return Ok(()) };
         let Some(pool) = &self.pool else { return Ok(()) };
         let routing = self.routing(rows, *experts, rule.top_k)?;

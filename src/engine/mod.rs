@@ -296,12 +296,8 @@ impl Engine {
         cancel: &Cancel,
         sink: &mut LogitSink<'_>,
     ) -> Result<(usize, Result<(), EngineError>), EngineError> {
-        let request = Arc::new(Request {
-            cancel: cancel.clone(),
-            prompt: self.plan.prompt,
-            kv: self.plan.kv,
-            failed: AtomicBool::new(false),
-        });
+        let (prompt, kv) = (self.plan.prompt, self.plan.kv);
+        let request = Arc::new(Request { cancel: cancel.clone(), prompt, kv, failed: AtomicBool::new(false) });
         let count = jobs.len();
         let starts: Vec<usize> = jobs
             .iter()

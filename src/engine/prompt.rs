@@ -124,6 +124,8 @@ impl Stage {
         self.ring = Some(if wave.shortest >= self.prompt.floor {
             let parts = RingParts { card, arena, counters, latest_gate, watcher };
             Ring::Streamed(StreamedRing::start(&parts, pool, first, &streamed, wave.of, depth)?)
+        } else if self.prompt.host_pool {
+            Ring::HostPool
         } else {
             Ring::Routed(RoutedRing::start(card, pool))
         });
@@ -131,10 +133,13 @@ impl Stage {
     }
 
     fn experts(&mut self, place: usize, layer: &Layer, wave: &Wave, hidden: Span) -> Result<(), EngineError> {
+        if let Some(Ring::HostPool) = self.ring {
+            return self.shared_experts(layer, wave.rows, hidden);
+        }
         let LayerFfn::Experts { experts, rule, .. } = &layer.ffn else { return Ok(()) };
         let routing = self.routing(wave.rows, *experts, rule.top_k)?;
         let ask = match &self.ring {
-            None => false,
+            Some(Ring::HostPool) | None => false,
             Some(Ring::Streamed(ring)) => ring.gated(),
             Some(Ring::Routed(_)) => true,
         };
@@ -151,7 +156,7 @@ impl Stage {
         };
         let pass = Pass { place, layer, experts: *experts, routing, hidden, routed };
         match self.ring.take() {
-            None => self.resident_pass(&pass),
+            Some(Ring::HostPool) | None => self.resident_pass(&pass),
             Some(Ring::Streamed(ring)) => {
                 let result = self.streamed_pass(&ring, wave, &pass);
                 self.ring = Some(Ring::Streamed(ring));

@@ -147,7 +147,7 @@ impl Stage {
         let ended = match self.ring.take() {
             Some(Ring::Streamed(ring)) => ring.end(),
             Some(Ring::Routed(ring)) => ring.end(),
-            None => Ok(()),
+            Some(Ring::HostPool) | None => Ok(()),
         };
         if failed {
             if let Some(pool) = &mut self.pool {

@@ -131,11 +131,15 @@ impl Plan {
             return "no expert is streamed".to_owned();
         }
         let floor = self.prompt.floor;
+        let below =
+            if self.prompt.host_pool { "the host pool computes what no card holds" } else { "only routed ones" };
         if self.prompt.routed_stream {
             let depth = self.prompt.depth;
-            format!("experts streamed from {floor} tokens on, {depth} copies ahead, unrouted ones skipped")
+            format!(
+                "experts streamed from {floor} tokens on, {depth} copies ahead, unrouted ones skipped; below it {below}"
+            )
         } else {
-            format!("experts streamed from {floor} tokens on, below it only routed ones")
+            format!("experts streamed from {floor} tokens on, below it {below}")
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{CardBudget, HostPlan, KvPlan, Request, StagePlan};
 use crate::card::{CardKind, REGION_ALIGN};
 use crate::model::{LayerSpec, TensorRef};
 use crate::ops::{ATTENTION_TILE, CellLayout, ExpertSet};
+use crate::topology::RunSettings;
 use crate::units::Bytes;
 
 /// What a buffer of a card is for.
@@ -52,9 +53,9 @@ pub enum Use {
     RoutedWeights,
     /// Entries by expert: u32 `[experts + 1 + wave * top_k]`.
     RoutedGroups,
-    /// Decode results of the card's experts: f32 `[sequences * top_k, width]`.
+    /// Results of the card's experts beside the host pool: f32 `[shared rows * top_k, width]`.
     Slots,
-    /// Decode results of the host pool: f32 `[sequences * top_k, width]`.
+    /// Results of the host pool: f32 `[shared rows * top_k, width]`.
     HostSlots,
     /// Work memory of kernels.
     Scratch,
@@ -156,6 +157,13 @@ pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
     wave.min(if gpus { GPU_ROW_BLOCK } else { ROW_BLOCK })
 }
 
+/// Rows whose experts the host pool shares: a step's, and with `prompt.host_pool` those of a wave below the floor.
+pub fn shared_rows(settings: &RunSettings, wave: usize) -> usize {
+    let below = (settings.prompt.floor as usize).saturating_sub(1).min(wave);
+    let prompt = if settings.prompt.host_pool { below } else { 0 };
+    prompt.max(settings.sequences as usize)
+}
+
 /// Rows of logits that are computed at a time.
 pub fn head_block(wave: usize) -> usize {
     wave.min(HEAD_BLOCK)
@@ -176,11 +184,11 @@ pub struct HostBuffers {
     pub arriving: usize,
     /// The routed set of a layer, written by its router.
     pub routed: usize,
-    /// Decode: chosen experts of a step, u32 `[sequences, top_k]`.
+    /// Shared with the host pool: chosen experts, u32 `[shared rows, top_k]`.
     pub ids: usize,
-    /// Decode: normalised hidden states of a step, f32 `[sequences, width]`.
+    /// Normalised hidden states, f32 `[shared rows, width]`.
     pub normed: usize,
-    /// Decode: results of the host pool, f32 `[sequences * top_k, width]`.
+    /// Results of the host pool, f32 `[shared rows * top_k, width]`.
     pub slots: usize,
     /// Logits of one block of rows.
     pub logits: usize,
@@ -209,6 +217,7 @@ impl HostBuffers {
 pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> HostBuffers {
     let spec = request.spec;
     let sequences = request.settings.sequences as usize;
+    let shared = shared_rows(request.settings, wave);
     let hidden = rows(wave, sequences) * spec.width * 4;
     let mut all =
         HostBuffers { arriving: if layers.start == 0 { hidden } else { 2 * hidden }, ..HostBuffers::default() };
@@ -227,10 +236,10 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
         all.attended = all.attended.max(sequences * shape.heads * shape.value_dim * 4);
     }
     for experts in own.iter().filter_map(LayerSpec::experts) {
-        let picks = sequences * experts.rule.top_k;
+        let picks = shared * experts.rule.top_k;
         all.routed = all.routed.max(ExpertSet::bytes(experts.experts));
         all.ids = all.ids.max(picks * 4);
-        all.normed = sequences * spec.width * 4;
+        all.normed = shared * spec.width * 4;
         all.slots = all.slots.max(picks * spec.width * 4);
     }
     all

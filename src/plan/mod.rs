@@ -23,7 +23,7 @@ pub use refuse::PlanError;
 
 use crate::card::CardKind;
 use crate::model::ModelSpec;
-use crate::topology::RunSettings;
+use crate::topology::{Flops, RunSettings};
 use crate::units::{Bytes, CardId, Rate};
 
 /// One card as the planner sees it.
@@ -41,6 +41,8 @@ pub struct CardBudget {
     pub link: Rate,
     /// Rate at which it reads its own memory.
     pub rate: Rate,
+    /// Operations a second of its matrix products, where they are known.
+    pub compute: Option<Flops>,
 }
 
 /// What a plan is made for.
@@ -129,6 +131,8 @@ pub struct PromptPlan {
     pub floor: usize,
     /// Streamed experts that one command computes at most.
     pub group: usize,
+    /// Whether the host pool computes, below the floor, what the card does not hold; else it is copied.
+    pub host_pool: bool,
 }
 
 /// How hidden states cross between stages.
@@ -151,6 +155,12 @@ impl StagePlan {
     pub fn bytes(&self, of: Use) -> usize {
         self.buffers.iter().filter(|buffer| buffer.of == of).map(|buffer| buffer.bytes.len()).sum()
     }
+}
+
+/// Streamed experts that one command computes: few launches, while at least half of a small ring and three quarters of a large one
+/// go on receiving.
+fn group(ring: usize) -> usize {
+    (ring / 2).min(8).max(ring / 4).clamp(1, 32)
 }
 
 /// Makes the plan of a request.
@@ -182,7 +192,8 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
             routed_stream: routed_stream.on,
             depth: settings.prompt.depth as usize,
             floor: settings.prompt.floor as usize,
-            group: ring.map_or(1, |ring| (ring / 2).clamp(1, 8)),
+            host_pool: settings.prompt.host_pool,
+            group: ring.map_or(1, group),
         },
         hand_off: if stages.len() > 1 { HandOffPlan::Host } else { HandOffPlan::None },
         notes: Vec::new(),

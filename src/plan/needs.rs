@@ -30,6 +30,7 @@ pub(super) struct Scale {
     rows: usize,
     block: usize,
     attention: usize,
+    shared: usize,
     kv: KvPlan,
 }
 
@@ -158,8 +159,8 @@ impl Needs {
         self.want(Use::RoutedIds, scale.rows * top_k * 4);
         self.want(Use::RoutedWeights, scale.rows * top_k * 4);
         self.want(Use::RoutedGroups, (experts.experts + 1 + scale.rows * top_k) * 4);
-        self.want(Use::Slots, scale.sequences * top_k * width * 4);
-        self.want(Use::HostSlots, scale.sequences * top_k * width * 4);
+        self.want(Use::Slots, scale.shared * top_k * width * 4);
+        self.want(Use::HostSlots, scale.shared * top_k * width * 4);
         self.want(Use::Scratch, scratch::experts(scale.kind, scale.rows, top_k, &blob));
     }
 }
@@ -170,6 +171,7 @@ impl Scale {
         let kv = KvPlan::choose(request);
         let block = row_block(&request.cards, wave).max(sequences);
         let attention = attention_rows(&request.cards, &kv, wave).max(sequences);
-        Self { kind: card.kind, sequences, rows: rows(wave, sequences), block, attention, kv }
+        let shared = memory::shared_rows(request.settings, wave);
+        Self { kind: card.kind, sequences, rows: rows(wave, sequences), block, attention, shared, kv }
     }
 }

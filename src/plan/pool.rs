@@ -47,10 +47,8 @@ pub struct ExpertsPlan {
     pub streamed: Bytes,
 }
 
-/// Ring slots when the settings leave them to the planner.
-const AUTO_RING: usize = 64;
-
-/// The planner's ring takes at most a quarter of the pool, but at least these.
+/// The planner's ring holds the experts of a layer, so that they cross the link while the layer before is computed. It takes at most a
+/// quarter of the pool, but at least these slots.
 const LEAST_AUTO_RING: usize = 8;
 
 /// Slots that are kept free of residents when the settings leave them to the planner.
@@ -121,7 +119,9 @@ pub(super) fn lay_out(
         });
     }
     let everything = slots == all.experts + staging;
-    let (ring, minimum) = if everything { (0, 0) } else { ring(request, card, slots - staging, all.slot_bytes)? };
+    let layer = layers_of(request.spec, layers.clone()).map(|(_, experts)| experts.experts).max().unwrap_or(0);
+    let (ring, minimum) =
+        if everything { (0, 0) } else { ring(request, card, layer, slots - staging, all.slot_bytes)? };
     let own = slots - staging - ring;
     let residents = spread(request.spec, layers, if everything { all.experts } else { slots - minimum });
     let staged = (residents.len() - own).min(staging);
@@ -153,11 +153,12 @@ fn blob_bytes(spec: &ModelSpec, layer: usize) -> usize {
 fn ring(
     request: &Request<'_>,
     card: &CardBudget,
+    layer: usize,
     slots: usize,
     slot_bytes: usize,
 ) -> Result<(usize, usize), PlanError> {
     let wanted = match request.settings.prompt.ring {
-        Ring::Auto => AUTO_RING.min((slots / 4).max(LEAST_AUTO_RING)).min(slots),
+        Ring::Auto => layer.min((slots / 4).max(LEAST_AUTO_RING)).min(slots),
         Ring::Slots(n) => n as usize,
         Ring::Bytes(bytes) => (bytes.len() / slot_bytes).max(1),
     };

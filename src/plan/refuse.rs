@@ -84,9 +84,6 @@ pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
     if matches!(settings.hand_off, HandOff::Peer | HandOff::Nccl) {
         return unsupported("run.hand_off", "this version hands off through the host; say `auto` or `host`".to_owned());
     }
-    if settings.prompt.host_pool {
-        return unsupported("run.prompt.host_pool", "this version computes prompts on the cards; say `off`".to_owned());
-    }
     Ok(())
 }
 

@@ -47,7 +47,6 @@ fn refusals_name_the_reason_and_leave_the_card_usable() {
     let free = card.free_memory().unwrap();
     let refused = card.alloc(Bytes(free.0 + 1), "too much").unwrap_err();
     assert!(matches!(refused, CardError::OutOfMemory { .. }), "{refused}");
-    assert_eq!(card.free_memory().unwrap(), free);
     let empty = card.alloc(Bytes(0), "nothing").unwrap().whole();
     rig.run(Command::Copy { from: empty, to: empty });
 

@@ -97,7 +97,7 @@ impl CudaCard {
 
         let newest = driver_version().map_err(while_doing("asking the driver's version"))? / 1000;
         let built = Compiler::new(settings.compiler.clone(), newest).build(arch, &modules(&settings, arch))?;
-        let kernels = Kernels::load(&context, &built, device.shared)?;
+        let kernels = Kernels::load(&context, &built, &device)?;
         let mut streams = Vec::with_capacity(Stream::ALL.len());
         for stream in Stream::ALL {
             streams.push(Queue::new().map_err(while_doing(format!("making the {} stream", stream.name())))?);

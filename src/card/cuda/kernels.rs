@@ -8,7 +8,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys;
 
 use super::compile::Built;
-use super::device::Context;
+use super::device::{Context, CudaDevice};
 use super::error::{CudaError, say, while_doing};
 use super::module::Module;
 
@@ -17,6 +17,8 @@ pub(super) struct Kernels {
     context: Arc<Context>,
     modules: Vec<sys::CUmodule>,
     functions: HashMap<(Module, &'static str), sys::CUfunction>,
+    /// Whether a kernel may be placed while the one before it runs: each waits by itself (`follow` in `platform.cuh`).
+    overlapped: bool,
 }
 
 // SAFETY: modules and functions are handles that any thread may use.
@@ -58,10 +60,14 @@ macro_rules! arguments {
 pub(super) use arguments;
 
 impl Kernels {
-    /// Loads built modules into the context, which is current; `shared` is the most shared memory of a block.
-    pub(super) fn load(context: &Arc<Context>, built: &[Built], shared: usize) -> Result<Self, CudaError> {
-        let mut kernels =
-            Self { context: Arc::clone(context), modules: Vec::with_capacity(built.len()), functions: HashMap::new() };
+    /// Loads built modules into the context of `device`, which is current.
+    pub(super) fn load(context: &Arc<Context>, built: &[Built], device: &CudaDevice) -> Result<Self, CudaError> {
+        let mut kernels = Self {
+            context: Arc::clone(context),
+            modules: Vec::with_capacity(built.len()),
+            functions: HashMap::new(),
+            overlapped: device.arch >= 90,
+        };
         for built in built {
             let doing = || format!("loading the {} kernels", built.module);
             // SAFETY: the image is a whole CUBIN in memory; the driver copies it.
@@ -73,7 +79,7 @@ impl Kernels {
                 let c_name = CString::new(*name).map_err(|e| missing(e.to_string()))?;
                 // SAFETY: the module was loaded above and lives as long as `kernels`.
                 let function = unsafe { result::module::get_function(module, c_name) }.map_err(|e| missing(say(e)))?;
-                allow_shared(function, shared).map_err(while_doing(doing()))?;
+                allow_shared(function, device.shared).map_err(while_doing(doing()))?;
                 kernels.functions.insert((built.module, name), function);
             }
         }
@@ -105,11 +111,28 @@ impl Kernels {
             .get(&(module, kernel))
             .copied()
             .ok_or_else(|| format!("the {module} kernels were not loaded when the card was opened"))?;
-        // SAFETY: the function's module is loaded; the caller vouches for the arguments.
-        unsafe {
-            result::launch_kernel(function, grid.blocks, (grid.threads, 1, 1), small(grid.shared), stream, arguments)
-        }
-        .map_err(|error| format!("{kernel}: {}", say(error)))
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.blocks.0,
+            gridDimY: grid.blocks.1,
+            gridDimZ: grid.blocks.2,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: small(grid.shared),
+            hStream: stream,
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(self.overlapped),
+        };
+        // SAFETY: the function's module is loaded; the configuration and its attribute live until the call returns; the caller vouches for
+        // the arguments.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
+            .map_err(|error| format!("{kernel}: {}", say(error)))
     }
 }
 

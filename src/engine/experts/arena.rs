@@ -1,9 +1,11 @@
 //! The arena: the host's page-locked memory that holds every expert as one blob.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use crate::card::{CardError, HostBuf, HostMemory, HostSpan};
 use crate::engine::EngineError;
+use crate::gguf::GgufError;
 use crate::model::{ExpertsSpec, Ffn, Model};
 use crate::ops::BlobLayout;
 use crate::units::{Bytes, ExpertId};
@@ -82,13 +84,29 @@ fn load_layer(
     progress: &dyn Fn(Bytes),
 ) -> Result<LayerBlobs, EngineError> {
     let layout = experts.blob();
-    let buf = host.alloc(experts.experts * layout.bytes, &format!("experts of layer {layer}"))?;
-    for expert in 0..experts.experts {
-        let outside = || EngineError::Mismatch(format!("expert {expert} of layer {layer} lies outside the arena"));
-        let blob = buf.span(expert * layout.bytes, layout.bytes).ok_or_else(outside)?;
-        blob.write(|bytes| model.read_expert(experts, expert, bytes))??;
-        progress(Bytes(layout.bytes as u64));
-    }
-    buf.seal();
+    let what = format!("experts of layer {layer}");
+    let buf = host.filled(experts.experts * layout.bytes, &what, |bytes| -> Result<(), EngineError> {
+        Ok(read_blobs(model, experts, layout.bytes, bytes)?)
+    })?;
+    progress(Bytes(buf.bytes() as u64));
     Ok(LayerBlobs { buf, layout: Arc::new(layout), experts: experts.experts })
+}
+
+/// Most threads that read a layer: enough for the rate of the host's memory or of a fast disk.
+const READERS: usize = 8;
+
+/// Reads all blobs of a layer, several at a time.
+fn read_blobs(model: &Model, experts: &ExpertsSpec, blob: usize, bytes: &mut [u8]) -> Result<(), GgufError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);
+    let each = experts.experts.div_ceil(threads).max(1);
+    let read = |first: usize, part: &mut [u8]| {
+        let mut blobs = part.chunks_mut(blob.max(1)).enumerate();
+        blobs.try_for_each(|(i, out)| model.read_expert(experts, first + i, out))
+    };
+    std::thread::scope(|scope| {
+        let parts = bytes.chunks_mut((each * blob).max(1)).enumerate();
+        let readers: Vec<_> = parts.map(|(i, part)| scope.spawn(move || read(i * each, part))).collect();
+        let ended = readers.into_iter().map(|reader| reader.join().unwrap_or_else(|cause| resume_unwind(cause)));
+        ended.fold(Ok(()), Result::and)
+    })
 }

@@ -1,6 +1,5 @@
 //! The expert pool of a card: its slots, and who lives in them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::arena::Arena;
@@ -29,7 +28,8 @@ pub(in crate::engine) struct Pool {
     staging: Span,
     slots: Vec<Span>,
     free: Vec<Span>,
-    index: HashMap<(usize, ExpertId), usize>,
+    /// The resident that an expert is, by layer and expert.
+    index: Vec<Vec<Option<usize>>>,
     lent: Lent,
     back: Option<Back>,
 }
@@ -81,7 +81,7 @@ impl Pool {
             residents.push(Resident { layer: at.layer, expert, blob: slot.part(0, bytes), adopted: false });
         }
         let free = slots.iter().skip(plan.displaced).copied().collect();
-        let index = residents.iter().enumerate().map(|(i, r)| ((r.layer, r.expert), i)).collect();
+        let index = index(&residents);
         let mut pool = Self {
             card: Arc::clone(card),
             arena: Arc::clone(arena),
@@ -181,7 +181,7 @@ impl Pool {
 
     /// The blob of an expert that is on the card now.
     pub fn get(&self, layer: usize, expert: ExpertId) -> Option<Span> {
-        let index = *self.index.get(&(layer, expert))?;
+        let index = self.resident(layer, expert)?;
         self.is_here(index).then(|| self.residents.get(index).map(|resident| resident.blob)).flatten()
     }
 
@@ -194,6 +194,11 @@ impl Pool {
         }
     }
 
+    /// Which resident an expert is.
+    fn resident(&self, layer: usize, expert: ExpertId) -> Option<usize> {
+        *self.index.get(layer)?.get(expert.0 as usize)?
+    }
+
     /// The experts of a layer that are on the card now.
     pub fn held(&self, layer: usize, experts: usize) -> ExpertSet {
         ExpertSet::new(experts, (0..experts as u32).map(ExpertId).filter(|expert| self.get(layer, *expert).is_some()))
@@ -202,8 +207,22 @@ impl Pool {
     /// The experts of a layer that a streamed prompt copies, ascending.
     pub fn streamed(&self, layer: usize, experts: usize) -> Vec<ExpertId> {
         let ring = self.residents.len() - self.displaced;
-        let stays = |index: &usize| *index < ring && self.is_here(*index);
-        let stays = |expert: &ExpertId| self.index.get(&(layer, *expert)).is_some_and(stays);
+        let stays = |index: usize| index < ring && self.is_here(index);
+        let stays = |expert: &ExpertId| self.resident(layer, *expert).is_some_and(stays);
         (0..experts as u32).map(ExpertId).filter(|expert| !stays(expert)).collect()
     }
+}
+
+/// The residents by layer and expert.
+fn index(residents: &[Resident]) -> Vec<Vec<Option<usize>>> {
+    let mut index: Vec<Vec<Option<usize>>> = Vec::new();
+    for (i, resident) in residents.iter().enumerate() {
+        let (layer, expert) = (resident.layer, resident.expert.0 as usize);
+        index.resize(index.len().max(layer + 1), Vec::new());
+        if let Some(of_layer) = index.get_mut(layer) {
+            of_layer.resize(of_layer.len().max(expert + 1), None);
+            of_layer.iter_mut().skip(expert).take(1).for_each(|place| *place = Some(i));
+        }
+    }
+    index
 }

@@ -49,6 +49,8 @@ pub(in crate::engine) struct RoutedRing {
 pub(in crate::engine) enum Ring {
     Streamed(StreamedRing),
     Routed(RoutedRing),
+    /// None: below the floor the host pool computes what the card does not hold, as in decode.
+    HostPool,
 }
 
 /// An expert on its way: the event of its arrival, and what to release after its last reader.
