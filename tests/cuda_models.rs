@@ -18,7 +18,7 @@ use aqueduct::ops::KvType;
 use aqueduct::plan::{self, CardBudget, Plan, PlanError};
 use aqueduct::quant::QuantType;
 use aqueduct::synth::{Overrides, Shape, write_model};
-use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
+use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::{Bytes, CardId, Rate};
 use support::ROOMY;
 use support::oracle::{self, Oracle, argmax, distance};
@@ -299,5 +299,45 @@ fn a_prompt_has_the_same_bits_on_every_plan() {
     println!("{seen:?}");
     for count in [seen.streamed, seen.skipped, seen.slot_reuses, seen.waves, seen.hand_offs] {
         assert!(count > 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn cells_in_host_memory_change_no_bit_of_a_prompt() {
+    if !there_is_a_gpu() {
+        return;
+    }
+    let settings = |resident, staging, prefetch: bool, wave| {
+        let mut settings = RunSettings { context: 320, sequences: 2, ..way(KvType::F16) };
+        settings.prompt.wave = Wave::Tokens(wave);
+        settings.kv.resident_cells = resident;
+        settings.kv.staging = staging;
+        settings.kv.prefetch = if prefetch { Switch::On } else { Switch::Off };
+        settings
+    };
+    let tokens: Vec<u32> = (0..230).map(|i| (i * 37 + 11) % 500).collect();
+    for name in ["qwen3moe-hd128-ud", "mixtral-q4_0", "llama-q8_0-linear2"] {
+        let model = Arc::new(Model::open(support::data(format!("oracle/models/{name}.gguf"))).unwrap());
+        let all = settings(ResidentCells::All, Staging::Auto, false, 230);
+        let wanted = story(&mut engine(&model, &[ROOMY], &all).0, &tokens, &[5, 9, 11]);
+        let prompt = wanted.len() - 6 * model.spec.vocab;
+        for (cards, resident, staging, prefetch, wave) in [
+            (1, 64, Staging::Auto, false, 50),
+            (1, 0, Staging::Cells(64), true, 100),
+            (2, 128, Staging::Cells(64), true, 33),
+            (1, 64, Staging::Auto, true, 230),
+        ] {
+            let settings = settings(ResidentCells::First(resident), staging, prefetch, wave);
+            let (mut engine, ledger) = engine(&model, &vec![ROOMY; cards], &settings);
+            let found = story(&mut engine, &tokens, &[5, 9, 11]);
+            let what = format!("{name} with {cards} cards, {:?}", settings.kv);
+            assert_eq!(ledger.violations(), Vec::<String>::new(), "{what}");
+            assert!(found[..prompt] == wanted[..prompt], "other bits: {what}\n{}", engine.plan());
+            // The host attends its cells in its own arithmetic.
+            let floats = |bits: &[u32]| bits[prompt..].iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>();
+            let vocab = model.spec.vocab;
+            let far = compare(&what, &floats(&found), &floats(&wanted), vocab, (0.4, 0.06));
+            assert!(far.is_none(), "{far:?}");
+        }
     }
 }
