@@ -333,6 +333,34 @@ fn one_card_and_two_say_the_same() {
 }
 
 #[test]
+fn switches_and_residency_leave_a_text_as_it_is() {
+    let folder = TempDir::new().unwrap();
+    let prompt = "the quick brown fox jumps over the lazy dog and then ".repeat(3);
+    let mut texts = Vec::new();
+    for kv in ["", "resident_cells: 0", "resident_cells: 64", "resident_cells: 64, staging: 64"] {
+        let topology = folder.path().join("kv.yaml");
+        let run = format!("run: {{context: 256, kv: {{{kv}}}, prompt: {{floor: 1, wave: 20}}}}\n");
+        let rig = "rig: {cards: {a: {kind: virtual, memory: 1500 KiB}, b: {kind: virtual, memory: 1500 KiB}}}\n";
+        fs_err::write(&topology, format!("{rig}{run}")).unwrap();
+        for (prefetch, routed) in [("0", "0"), ("1", "0"), ("0", "1"), ("1", "1")] {
+            let args =
+                ["run", "-m", MODEL, "-t", topology.to_str().unwrap(), "-p", &prompt, "-n", "24", "--ignore-end"];
+            let output = aqueduct(&args)
+                .env("STRATA_KV_PREFETCH", prefetch)
+                .env("STRATA_PREFILL_ROUTED_STREAM", routed)
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{kv}: {}", text(&output.stderr));
+            texts.push((format!("{kv}, prefetch {prefetch}, routed {routed}"), output.stdout));
+        }
+    }
+    assert!(texts[0].1.len() > 20, "hardly any text: {:?}", texts[0]);
+    for (way, found) in &texts {
+        assert_eq!(text(found), text(&texts[0].1), "{way}");
+    }
+}
+
+#[test]
 fn steps_and_batch_have_the_same_logits() {
     let inputs = Inputs::new();
     let (tokens, batch, steps) = (inputs.path("tokens.txt"), inputs.path("batch.npy"), inputs.path("steps.npy"));

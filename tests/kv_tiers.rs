@@ -3,11 +3,13 @@
 
 mod support;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
+use aqueduct::synth::{Overrides, Shape, Topics, write_model};
 use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 use proptest::prelude::*;
@@ -172,6 +174,62 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     seen.dense += u64::from(blob == 0);
     seen.four_cards += u64::from(cards == 4);
     Ok(())
+}
+
+/// Four turns that fill a context of 131,072 tokens, on a card that holds 32,768 of them and little else.
+#[test]
+#[ignore = "takes many minutes without optimisation: cargo test --release --test kv_tiers -- --ignored --nocapture"]
+fn a_context_of_131072_tokens_on_a_card_that_holds_a_quarter_of_it() {
+    const CONTEXT: u32 = 131_072;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.gguf");
+    let sizes = Overrides { layers: Some(2), heads: Some(4), kv_heads: Some(1), ..Overrides::default() };
+    let shape = Shape::named("qwen3moe-256").unwrap().with(&sizes).unwrap();
+    write_model(&shape, &path, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let model = Arc::new(Model::open(&path).unwrap());
+
+    let mut settings = RunSettings { context: CONTEXT, ..RunSettings::default() };
+    settings.kv.resident_cells = ResidentCells::First(32_768);
+    settings.kv.prefetch = Switch::On;
+    settings.prompt.routed_stream = Switch::On;
+    settings.prompt.wave = Wave::Tokens(4096);
+    let memory = [Bytes(least(&model, 1, &settings))];
+    let mut all = settings.clone();
+    all.kv.resident_cells = ResidentCells::All;
+    all.kv.prefetch = Switch::Off;
+    assert!(plan_for(&model, &memory, &all).is_err(), "the card would hold every cell");
+
+    let topics = Topics::of_model(model.gguf().metadata()).unwrap().unwrap();
+    let tokens = topics.text(3, CONTEXT as usize);
+    let turns = [20_000, 60_000, 110_000, CONTEXT as usize - 8];
+    let answer = |memory: &[Bytes], settings: &RunSettings| {
+        let plan = plan_for(&model, memory, settings).unwrap();
+        println!("{plan}");
+        let promised = plan.stages[0].total();
+        let test = rig(memory, 2);
+        let mut engine = Engine::load(Arc::clone(&model), plan, &test.rig, &|_| {}).unwrap();
+        let mut sequence = engine.sequence().unwrap();
+        let mut found: Vec<u32> = Vec::new();
+        for end in turns {
+            let begin = std::time::Instant::now();
+            let start = sequence.tokens();
+            let logits = engine.prompt(&mut sequence, &tokens[start..end], &Cancel::new()).unwrap();
+            println!("{start} to {end}: {:.1} s", begin.elapsed().as_secs_f64());
+            found.extend(logits.iter().map(|x| x.to_bits()));
+            let logits = engine.step(&mut [(&mut sequence, tokens[end])], &Cancel::new()).unwrap();
+            found.extend(logits[0].iter().map(|x| x.to_bits()));
+        }
+        assert_eq!(test.ledger.violations(), Vec::<String>::new());
+        // The card was given what the plan says: nothing was allocated beside it.
+        let free = test.rig.cards[0].free_memory().unwrap();
+        assert_eq!(memory[0].0 - free.0, promised.0);
+        (found, engine.counts()[0])
+    };
+    let (found, counts) = answer(&memory, &settings);
+    println!("{counts:?}");
+    assert!(counts.kv_prefetched_bytes > 0 && counts.kv_host_cells > 0 && counts.kv_staged_bytes == 0);
+    let (wanted, _) = answer(&[ROOMY], &all);
+    assert!(found == wanted, "other bits with cells in host memory");
 }
 
 #[test]

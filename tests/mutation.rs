@@ -3,14 +3,13 @@
 
 mod support;
 
-use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
-use aqueduct::card::{Card, CardError, Event, EventState, Stream, Why};
+use aqueduct::card::{Card, CardError, Event, Stream, Why};
 use aqueduct::engine::{Cancel, Engine, EngineError, waits};
 use support::stories::{Request, Story, Way, answer, open, story};
-use support::tap::{Call, Listen, Tap};
+use support::tap::{Call, Held, Listen, Tap};
 use support::watchdog::Watchdog;
 use support::{TestRig, plan_for, rig};
 
@@ -141,35 +140,6 @@ fn loading_waits_for_its_copies_and_reports_the_one_that_failed() {
     };
     assert_eq!(rig.faults[0].fired(), 1);
     assert!(matches!(error, EngineError::Card(CardError::Failed { stream: Stream::Experts, .. })), "{error}");
-}
-
-/// An event that a test ends.
-#[derive(Default)]
-struct Held {
-    ended: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl EventState for Held {
-    fn finished(&self) -> Result<bool, CardError> {
-        Ok(*self.ended.lock().unwrap())
-    }
-
-    fn block(&self) -> Result<(), CardError> {
-        drop(self.changed.wait_while(self.ended.lock().unwrap(), |ended| !*ended).unwrap());
-        Ok(())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-impl Held {
-    fn end(&self) {
-        *self.ended.lock().unwrap() = true;
-        self.changed.notify_all();
-    }
 }
 
 /// Holds compute back at a command; cancels at one call and lets compute go at another.

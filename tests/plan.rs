@@ -12,7 +12,7 @@ use aqueduct::card::{CardKind, REGION_ALIGN};
 use aqueduct::engine::Engine;
 use aqueduct::model::{Model, ModelSpec};
 use aqueduct::plan::{CardBudget, Plan, PlanError, Request, plan};
-use aqueduct::topology::{self, ExpertPin, LayerPin, Links, RunSettings, Topology};
+use aqueduct::topology::{self, ExpertPin, LayerPin, Links, ResidentCells, RunSettings, Switch, Topology};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
 use support::shapes::{QWEN3_30B, SAMPLE, spec};
@@ -30,6 +30,7 @@ fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
         memory: card.usable(),
         link,
         rate: card.rate.unwrap_or(Rate(400e9)),
+        compute: None,
     });
     plan(&Request { spec, cards: cards.collect(), host: topology.host.memory, settings: &topology.run })
 }
@@ -46,9 +47,11 @@ fn check(spec: &ModelSpec, plan: &Plan) {
         let held: BTreeSet<_> = experts.residents.iter().collect();
         assert_eq!(held.len(), experts.residents.len(), "an expert has two slots");
         assert!(held.iter().all(|at| stage.layers.contains(&at.layer)), "an expert of another card's layer");
-        assert_eq!(experts.residents.len() + experts.minimum, experts.slots);
-        assert_eq!(experts.ring, experts.displaced + experts.minimum);
-        assert_eq!(experts.ring == 0, experts.slots == experts.experts, "a ring exactly where something streams");
+        let kept = experts.residents.len() - experts.displaced - experts.staged;
+        assert!(experts.displaced + experts.minimum <= experts.ring && experts.staged <= experts.staging);
+        assert_eq!(kept + experts.staging + experts.ring, experts.slots);
+        let all = experts.slots == experts.experts + experts.staging;
+        assert_eq!(experts.ring == 0, all, "a ring exactly where something streams");
     }
     assert_eq!(layer, spec.layers.len());
     assert!(plan.stages.last().unwrap().head);
@@ -81,6 +84,7 @@ fn cards(memory: &[u64]) -> Vec<CardBudget> {
         memory: Bytes(*bytes),
         link: Rate(12e9),
         rate: Rate(400e9),
+        compute: None,
     };
     memory.iter().enumerate().map(card).collect()
 }
@@ -126,6 +130,59 @@ fn a_refusal_names_card_bytes_and_the_smallest_change_and_that_change_helps() {
     let context = fixes.iter().find_map(|fix| fix.strip_prefix("lower run.context to ")).unwrap();
     let lower = RunSettings { context: context.parse().unwrap(), ..settings.clone() };
     assert!(try_plan(&spec, &memory, &lower).is_ok(), "the lower context does not help");
+}
+
+#[test]
+fn cells_that_do_not_fit_go_to_the_host() {
+    let spec = spec(QWEN3_30B);
+    let context = 131_072;
+    let settings = RunSettings { context, ..RunSettings::default() };
+    let error = try_plan(&spec, &[8 * GIB], &settings).unwrap_err();
+    let PlanError::TooSmall { fixes, .. } = &error else { panic!("{error}") };
+    let cells = fixes.iter().find_map(|fix| fix.strip_prefix("set run.kv.resident_cells to "));
+    let cells: u32 = cells.unwrap_or_else(|| panic!("{error}")).parse().unwrap();
+    let with = |cells: u32| {
+        let mut settings = settings.clone();
+        settings.kv.resident_cells = ResidentCells::First(cells);
+        try_plan(&spec, &[8 * GIB], &settings)
+    };
+    let plan = with(cells).unwrap();
+    assert!(with(cells + 4096).is_err(), "more cells would have fitted");
+    check(&spec, &plan);
+    assert_eq!((plan.kv.resident, plan.kv.resident + plan.kv.streamed), (cells as usize, context as usize));
+    let experts = plan.stages[0].experts.as_ref().unwrap();
+    let cell = 2 * 4 * 128 * 2;
+    assert!(experts.staging * experts.slot_bytes >= plan.kv.staging * cell, "{plan}");
+    assert!(plan.kv.tile * 4 <= plan.kv.staging.next_multiple_of(256), "four tiles at a time");
+    assert_eq!(plan.stages[0].host.cells, plan.kv.streamed * 48 * cell);
+
+    // Resident cells are whole tiles, and that is said.
+    let plan = with(1000).unwrap();
+    assert_eq!(plan.kv.resident, 960);
+    assert!(plan.notes.iter().any(|note| note.contains("960 cells stay")), "{:?}", plan.notes);
+}
+
+#[test]
+fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
+    let spec = spec(QWEN3_30B);
+    let mut settings = RunSettings { context: 65_536, ..RunSettings::default() };
+    settings.kv.prefetch = Switch::Auto;
+    settings.prompt.routed_stream = Switch::Auto;
+    let noted = |plan: &Plan, words: &str| plan.notes.iter().any(|note| note.contains(words));
+    let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
+    assert!(!plan.kv.prefetch && !plan.prompt.routed_stream);
+    assert!(noted(&plan, "kv.prefetch auto: off, because") && noted(&plan, "routed_stream auto: off, because"));
+
+    settings.kv.resident_cells = ResidentCells::First(8192);
+    let plan = try_plan(&spec, &[8 * GIB], &settings).unwrap();
+    assert!(plan.kv.prefetch && plan.prompt.routed_stream, "{:?}", plan.notes);
+    assert!(noted(&plan, "kv.prefetch auto: on, it is predicted to save"), "{:?}", plan.notes);
+    assert!(noted(&plan, "routed_stream auto: on, it is predicted to save"), "{:?}", plan.notes);
+
+    settings.kv.prefetch = Switch::On;
+    settings.kv.resident_cells = ResidentCells::All;
+    let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
+    assert!(!plan.kv.prefetch && noted(&plan, "kv.prefetch is on, but every cell lives on a card"));
 }
 
 #[test]

@@ -193,6 +193,7 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
             kind: planned_as(card.kind),
             memory: card.usable(),
             link,
+            compute: card.compute,
             rate: card.rate.unwrap_or(match planned_as(card.kind) {
                 CardKind::Virtual => topology.host.rate,
                 CardKind::Cuda => UNDECLARED_RATE,

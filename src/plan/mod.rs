@@ -23,7 +23,7 @@ pub use refuse::PlanError;
 
 use crate::card::CardKind;
 use crate::model::ModelSpec;
-use crate::topology::RunSettings;
+use crate::topology::{Flops, RunSettings};
 use crate::units::{Bytes, CardId, Rate};
 
 /// One card as the planner sees it.
@@ -41,6 +41,8 @@ pub struct CardBudget {
     pub link: Rate,
     /// Rate at which it reads its own memory.
     pub rate: Rate,
+    /// Operations a second of its matrix products, where they are known.
+    pub compute: Option<Flops>,
 }
 
 /// What a plan is made for.

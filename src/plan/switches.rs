@@ -92,7 +92,7 @@ fn seconds(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], tokens: usi
         let cell = |shape: &AttentionShape| CellLayout::new(kv.kind, shape).cell_bytes();
         let bytes: usize = layers.iter().filter_map(LayerSpec::attention).map(|layer| cell(&layer.shape) * cells).sum();
         Seconds {
-            compute: operations / (card.rate.0 * operations_a_byte(card.kind)),
+            compute: operations / card.compute.map_or(card.rate.0 * operations_a_byte(card.kind), |flops| flops.0),
             experts: stage.experts.as_ref().map_or(0.0, |experts| experts.streamed.0 as f64) / card.link.0,
             cells: bytes as f64 / card.link.0,
         }
@@ -116,7 +116,7 @@ fn operations(layer: &LayerSpec, tokens: usize, prefix: usize) -> f64 {
     2.0 * tokens as f64 * ((weights + experts) as f64 + attention)
 }
 
-/// What a card does in a prompt while it could read a byte of its memory: consumer GPUs from RTX 20 to 50 have 75 to 150 tensor operations.
+/// What a card of unknown speed does in a prompt while it could read a byte of its memory: consumer GPUs from RTX 20 to 50 have 75 to 150 tensor operations.
 fn operations_a_byte(kind: CardKind) -> f64 {
     match kind {
         CardKind::Cuda => 100.0,

@@ -63,6 +63,7 @@ pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
         memory: *memory,
         link: Rate(10e9),
         rate: Rate(20e9),
+        compute: None,
     };
     all.iter().enumerate().map(budget).collect()
 }

@@ -1,9 +1,10 @@
 //! A card whose calls a test hears, to act in between: cancel, panic, hold back.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use aqueduct::card::{Card, CardError, CardKind, Command, Event, HostSpan, Leases, Region, Stream, Why};
+use aqueduct::card::{Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why};
 use aqueduct::units::{Bytes, CardId};
 
 /// What is done with a card.
@@ -142,5 +143,35 @@ impl Card for Tap {
 
     fn leases(&self) -> &Arc<Leases> {
         self.card.leases()
+    }
+}
+
+/// An event that a test ends.
+#[derive(Default)]
+pub struct Held {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl EventState for Held {
+    fn finished(&self) -> Result<bool, CardError> {
+        Ok(*self.ended.lock().unwrap())
+    }
+
+    fn block(&self) -> Result<(), CardError> {
+        drop(self.changed.wait_while(self.ended.lock().unwrap(), |ended| !*ended).unwrap());
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Held {
+    /// Ends it.
+    pub fn end(&self) {
+        *self.ended.lock().unwrap() = true;
+        self.changed.notify_all();
     }
 }
