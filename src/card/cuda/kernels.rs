@@ -16,10 +16,32 @@ use super::module::Module;
 pub(super) struct Kernels {
     context: Arc<Context>,
     modules: Vec<sys::CUmodule>,
-    functions: HashMap<(Module, &'static str), sys::CUfunction>,
-    /// Whether a kernel may be placed while the one before it runs: each waits by itself (`follow` in `platform.cuh`).
+    functions: HashMap<(Module, &'static str), Function>,
+}
+
+/// A kernel.
+#[derive(Clone, Copy)]
+struct Function {
+    handle: sys::CUfunction,
+    /// Whether it may be placed while the kernel before it runs: it waits by itself (`follow` in `platform.cuh`).
     overlapped: bool,
 }
+
+/// Kernels that fill the card for long. Placed beside the one before, their blocks would be spread unevenly: some processors would have two and
+/// others none.
+const LONG: [&str; 11] = [
+    "attend_prompt",
+    "attend_rows",
+    "linear_prompt_32",
+    "linear_prompt_64",
+    "linear_prompt_128",
+    "experts_in_32",
+    "experts_in_64",
+    "experts_in_128",
+    "experts_out_32",
+    "experts_out_64",
+    "experts_out_128",
+];
 
 // SAFETY: modules and functions are handles that any thread may use.
 unsafe impl Send for Kernels {}
@@ -62,12 +84,8 @@ pub(super) use arguments;
 impl Kernels {
     /// Loads built modules into the context of `device`, which is current.
     pub(super) fn load(context: &Arc<Context>, built: &[Built], device: &CudaDevice) -> Result<Self, CudaError> {
-        let mut kernels = Self {
-            context: Arc::clone(context),
-            modules: Vec::with_capacity(built.len()),
-            functions: HashMap::new(),
-            overlapped: device.arch >= 90,
-        };
+        let mut kernels =
+            Self { context: Arc::clone(context), modules: Vec::with_capacity(built.len()), functions: HashMap::new() };
         for built in built {
             let doing = || format!("loading the {} kernels", built.module);
             // SAFETY: the image is a whole CUBIN in memory; the driver copies it.
@@ -78,9 +96,10 @@ impl Kernels {
                 let missing = |reason| CudaError::NoKernel { module: built.module.to_string(), kernel: name, reason };
                 let c_name = CString::new(*name).map_err(|e| missing(e.to_string()))?;
                 // SAFETY: the module was loaded above and lives as long as `kernels`.
-                let function = unsafe { result::module::get_function(module, c_name) }.map_err(|e| missing(say(e)))?;
-                allow_shared(function, device.shared).map_err(while_doing(doing()))?;
-                kernels.functions.insert((built.module, name), function);
+                let handle = unsafe { result::module::get_function(module, c_name) }.map_err(|e| missing(say(e)))?;
+                allow_shared(handle, device.shared).map_err(while_doing(doing()))?;
+                let overlapped = device.arch >= 90 && !LONG.contains(name);
+                kernels.functions.insert((built.module, name), Function { handle, overlapped });
             }
         }
         Ok(kernels)
@@ -126,13 +145,15 @@ impl Kernels {
             sharedMemBytes: small(grid.shared),
             hStream: stream,
             attrs: &raw mut overlap,
-            numAttrs: u32::from(self.overlapped),
+            numAttrs: u32::from(function.overlapped),
         };
         // SAFETY: the function's module is loaded; the configuration and its attribute live until the call returns; the caller vouches for
         // the arguments.
-        unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }
-            .result()
-            .map_err(|error| format!("{kernel}: {}", say(error)))
+        unsafe {
+            sys::cuLaunchKernelEx(&raw const config, function.handle, arguments.as_mut_ptr(), std::ptr::null_mut())
+        }
+        .result()
+        .map_err(|error| format!("{kernel}: {}", say(error)))
     }
 }
 
