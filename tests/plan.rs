@@ -133,6 +133,19 @@ fn a_refusal_names_card_bytes_and_the_smallest_change_and_that_change_helps() {
 }
 
 #[test]
+fn where_every_card_is_too_small_the_refusal_says_what_each_must_have() {
+    let settings = RunSettings { context: 256, ..RunSettings::default() };
+    let model = Model::open(support::data("oracle/models/qwen3moe-iq2.gguf")).unwrap();
+    // Two layers on two cards: one must run on each.
+    let error = try_plan(&model.spec, &[1 << 16, 1 << 17], &settings).unwrap_err();
+    let PlanError::TooSmall { card, wanted, available, .. } = &error else { panic!("{error}") };
+    assert_eq!((card.as_str(), available.0), ("gpu0", 1 << 16));
+    assert!(error.to_string().contains("give every card as much"), "{error}");
+    assert!(try_plan(&model.spec, &[wanted.0, wanted.0], &settings).is_ok(), "that does not help: {error}");
+    assert!(try_plan(&model.spec, &[wanted.0 - 2048, wanted.0 - 2048], &settings).is_err(), "less would have helped");
+}
+
+#[test]
 fn cells_that_do_not_fit_go_to_the_host() {
     let spec = spec(QWEN3_30B);
     let context = 131_072;

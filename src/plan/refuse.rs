@@ -106,11 +106,16 @@ pub(super) fn too_small(request: &Request<'_>, cards: usize, wave: usize) -> Pla
     if split::best_split(&roomy, cards, wave).is_none() {
         return PlanError::Pins { layers };
     }
-    let Some((index, wanted)) = smallest_growth(request, cards, wave) else {
+    let (alone, every) = (smallest_growth(request, cards, wave), || smallest_of_every(request, cards, wave));
+    let one = alone.is_some();
+    let grown = alone.or_else(every);
+    let Some((card, wanted)) = grown.and_then(|(index, wanted)| Some((request.cards.get(index)?, wanted))) else {
         return PlanError::Pins { layers };
     };
-    let Some(card) = request.cards.get(index) else { return PlanError::Pins { layers } };
-    let mut fixes = vec![format!("raise its memory by {}", Bytes(wanted.0.saturating_sub(card.memory.0)))];
+    let mut fixes = vec![match one {
+        true => format!("raise its memory by {}", Bytes(wanted.0.saturating_sub(card.memory.0))),
+        false => format!("give every card as much, the reserve not counted: {} bytes", wanted.0),
+    }];
     fixes.extend(settings_that_fit(request, cards, wave));
     PlanError::TooSmall { card: card.name.clone(), wanted, available: card.memory, fixes }
 }
@@ -125,20 +130,38 @@ fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(
         split::best_split(&trial, cards, wave).is_some()
     };
     let alone = (0..cards).filter_map(|index| {
-        let mut low = request.cards.get(index)?.memory.0;
-        let mut high = 1 << 50;
-        if !fits(index, high) {
-            return None;
-        }
-        while high - low > 1024 {
-            let middle = low + (high - low) / 2;
-            if fits(index, middle) { high = middle } else { low = middle }
-        }
         let before = request.cards.get(index)?.memory.0;
-        Some((high - before, index, Bytes(high)))
+        let memory = least(before, |memory| fits(index, memory))?;
+        Some((memory - before, index, Bytes(memory)))
     });
     let best = alone.min()?;
     Some((best.1, best.2))
+}
+
+/// Where more for one card does not help: the card that has least, and what every card must have.
+fn smallest_of_every(request: &Request<'_>, cards: usize, wave: usize) -> Option<(usize, Bytes)> {
+    let memory = least(0, |memory| {
+        let mut trial = request.clone();
+        for card in &mut trial.cards {
+            card.memory = card.memory.max(Bytes(memory));
+        }
+        split::best_split(&trial, cards, wave).is_some()
+    })?;
+    let smallest = request.cards.iter().take(cards).enumerate().min_by_key(|(_, card)| card.memory)?;
+    Some((smallest.0, Bytes(memory)))
+}
+
+/// The least memory above `low` that fits, to 1 KiB.
+fn least(mut low: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    let mut high = 1 << 50;
+    if !fits(high) {
+        return None;
+    }
+    while high - low > 1024 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { high = middle } else { low = middle }
+    }
+    Some(high)
 }
 
 /// Changes of the settings that make the model fit as the cards are.
