@@ -18,7 +18,7 @@ use support::stories::{deep, open};
 use support::{ROOMY, plan_for, rig};
 
 /// Cases of a run.
-const CASES: u32 = 36;
+const CASES: u32 = 60;
 
 /// Cases that proptest runs when nobody asks for a number.
 const STANDARD_CASES: u32 = 256;
@@ -60,11 +60,12 @@ struct Seen {
 fn ways() -> impl Strategy<Value = Way> {
     let kv = prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Int8)];
     let resident = prop_oneof![Just(0_u32), Just(64), Just(128), 1_u32..200];
-    let staging = prop_oneof![1 => Just(None), 2 => Just(Some(64)), 1 => (65_u32..300).prop_map(Some)];
-    let wave = prop_oneof![9_u32..40, 40_u32..200];
-    let turns = proptest::collection::vec(1_usize..140, 1..=3);
+    let staging =
+        prop_oneof![Just(None), Just(Some(64)), Just(Some(64)), Just(Some(CONTEXT)), (65_u32..300).prop_map(Some)];
+    let wave = prop_oneof![2 => 9_u32..40, 1 => 40_u32..200];
+    let turns = proptest::collection::vec(1_usize..140, 2..=3);
     (
-        1_usize..=4,
+        prop_oneof![1_usize..=4, Just(4)],
         0_u64..12,
         kv,
         resident,
@@ -235,7 +236,7 @@ fn a_context_of_131072_tokens_on_a_card_that_holds_a_quarter_of_it() {
 #[test]
 fn logits_are_the_same_bits_wherever_cells_live() {
     let mut models: Vec<_> = ["qwen3moe-f32", "mixtral-q4_0", "llama-q8_0-linear2"].into_iter().map(open).collect();
-    models.push(deep(5));
+    models.extend([deep(5), deep(6)]);
     let wanted = Config::default().cases;
     let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });

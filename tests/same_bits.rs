@@ -63,7 +63,7 @@ fn ways() -> impl Strategy<Value = Way> {
         3_u32..24,
         prop_oneof![Just(1_u32), Just(1024)],
         ring,
-        1_u32..20,
+        prop_oneof![1_u32..20, 1_u32..=64],
         (any::<bool>(), any::<bool>()),
         1_usize..3,
         1_usize..30,

@@ -18,7 +18,7 @@ mod sampling;
 mod synth;
 mod tokenize;
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -76,7 +76,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().init();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().with_target(false);
+    log.with_ansi(io::stderr().is_terminal()).init();
     let result = match cli.command {
         Command::Plan(args) => plan::run(&args),
         Command::Run(args) => run::run(&args),

@@ -1,6 +1,7 @@
 //! What a stage did, in numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -57,6 +58,8 @@ counts! {
     arrival_waits,
     /// Ring slots that were filled or being filled, summed over `arrivals`.
     ring_filled,
+    /// Microseconds of a CPU core that the issuer took.
+    issuer_cpu_us,
     /// Expert products computed by the host pool: in decode steps, and below the floor where prompts use it.
     host_experts,
     /// Expert products computed by the card beside it.
@@ -102,6 +105,10 @@ impl Counters {
         self.arrivals.fetch_add(1, Relaxed);
         self.arrival_waits.fetch_add(u64::from(waits), Relaxed);
         self.ring_filled.fetch_add(filled as u64, Relaxed);
+    }
+
+    pub(super) fn issued(&self, cpu: Duration) {
+        self.issuer_cpu_us.fetch_add(cpu.as_micros() as u64, Relaxed);
     }
 
     pub(super) fn decoded(&self, host: usize, resident: usize) {

@@ -3,6 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::Arena;
 use super::feed::{Link, feed};
@@ -56,6 +59,7 @@ impl Issuer {
             .spawn(move || {
                 job.watcher.join(&begun);
                 let ended = catch_unwind(AssertUnwindSafe(|| job.run()));
+                job.counters.issued(cpu_time());
                 let panicked =
                     || Err(CardError::Device { card: job.card.id(), reason: "the issuer panicked".to_owned() });
                 if let Err(error) = ended.unwrap_or_else(|_| panicked()) {
@@ -65,6 +69,12 @@ impl Issuer {
             .map_err(|error| EngineError::Thread(format!("cannot start the issuer: {error}")))?;
         Ok(Self { handshake, thread: Some(thread) })
     }
+}
+
+/// What the calling thread has taken of a core so far.
+fn cpu_time() -> Duration {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0))
 }
 
 impl Drop for Issuer {
