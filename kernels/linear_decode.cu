@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) linear_decode_8(const float
 
 // Experts, first step: h[entry] = activation(gate x) * (up x) of the entries whose expert is in the table. blockIdx.y is the entry;
 // gate and up may differ in format, then `part` 0 stores gate products, 1 multiplies h by the activation of what is there.
-extern "C" __global__ void __launch_bounds__(256, 4) experts_decode_in(const float* x, const u32* ids, int top_k, ExpertTable table,
+extern "C" __global__ void __launch_bounds__(256, 3) experts_decode_in(const float* x, const u32* ids, int top_k, ExpertTable table,
                                                                     u64 gate_offset, u64 up_offset, int part, int hidden, int width,
                                                                     int activation, int each, float* h) {
     follow();

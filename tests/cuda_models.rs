@@ -262,7 +262,8 @@ fn a_prompt_has_the_same_bits_on_every_plan() {
     let models =
         [(oracle("qwen3moe-f32"), KvType::F32), (oracle("qwen3moe-hd128-ud"), KvType::Int8), (deep, KvType::F16)];
     // Cards, memory above the smallest in thousandths of all experts, wave, floor, ring, depth, gated.
-    let ways: [(usize, u64, u32, u32, Option<u32>, u32, bool); 12] = [
+    type Way = (usize, u64, u32, u32, Option<u32>, u32, bool);
+    let ways: [Way; 12] = [
         (1, 0, 7, 1, None, 16, false),
         (1, 0, 33, 1, None, 16, true),
         (1, 300, 33, 1, Some(3), 1, true),

@@ -66,3 +66,36 @@ fn another_file_is_refused() {
     assert!(error.to_string().contains("12, 10, 8 experts a token, not 11"), "{error}");
     assert!(!out.exists());
 }
+
+/// The program's answer to a text whose answer stands at its beginning, with these settings of the cache.
+fn found(model: &Path, folder: &Path, kv: &str) -> String {
+    let topology = folder.join("kv.yaml");
+    let cards = "{a: {kind: virtual, memory: 90 MiB}, b: {kind: virtual, memory: 100 MiB}}";
+    let run = format!("run: {{context: 1024, kv: {{{kv}}}, prompt: {{wave: 128}}}}");
+    fs_err::write(&topology, format!("rig: {{cards: {cards}}}\n{run}\n")).unwrap();
+    let fact = "The password of the old castle is pineapple. ".repeat(2);
+    let filler = "The river runs slowly through the valley, and in the evening the wind moves the grass. ".repeat(20);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_aqueduct"))
+        .args(["run", "-n", "4", "-m"])
+        .arg(model)
+        .arg("-t")
+        .arg(&topology)
+        .arg("-p")
+        .arg(format!("{fact}{filler}The password of the old castle is"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn an_answer_placed_early_is_found_wherever_its_cells_live() {
+    let Some(dense) = dense() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("sample.gguf");
+    write_sample(&dense, 12, &model, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    for kv in ["", "resident_cells: 64", "resident_cells: 0, staging: 128, prefetch: on"] {
+        let answer = found(&model, folder.path(), kv);
+        assert!(answer.contains("pineapple"), "{kv}: {answer}");
+    }
+}
