@@ -9,16 +9,14 @@ use super::pre::Split;
 use super::texts::Texts;
 use super::{TextError, TokenId, Vocabulary};
 
-/// The rank of each pair, the best first, and its token.
-type Merges = HashMap<(TokenId, TokenId), (u32, TokenId)>;
-
 #[derive(Debug)]
 pub(super) struct Bpe {
     split: Split,
     alphabet: Alphabet,
     /// The token of each byte; a byte without one is left out of the text.
     bytes: Vec<Option<TokenId>>,
-    merges: Merges,
+    /// The rank of a pair, the best first, and its token.
+    merges: HashMap<(TokenId, TokenId), (u32, TokenId)>,
 }
 
 impl Bpe {
@@ -70,7 +68,7 @@ impl Bpe {
 }
 
 /// The merges by the ids of both sides.
-fn merges(merges: &[String], texts: &Texts) -> Result<Merges, TextError> {
+fn merges(merges: &[String], texts: &Texts) -> Result<HashMap<(TokenId, TokenId), (u32, TokenId)>, TextError> {
     // Only for this while: a look into a map is faster than a search, and there are as many merges as tokens.
     let mut ids: HashMap<&str, TokenId> = HashMap::with_capacity(texts.len());
     for (id, text) in (0..).zip(texts.iter()) {
