@@ -61,7 +61,7 @@ pub enum TextError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The patterns that cut words could not be compiled.
+    /// The tokenizer's library refused the vocabulary.
     #[error("the tokenizer could not be built: {problem}")]
     Build {
         /// What the library says.

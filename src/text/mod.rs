@@ -7,13 +7,11 @@ mod alphabet;
 mod bpe;
 mod detokenizer;
 mod error;
-mod join;
 mod pre;
 mod special;
 mod spm;
 mod stop;
 mod template;
-mod texts;
 mod tokenizer;
 mod vocabulary;
 

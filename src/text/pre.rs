@@ -4,7 +4,7 @@
 //! with a look-ahead needs a backtracking engine, whose time and stack a long run of spaces can exhaust. So the patterns
 //! here have plain `\s+`, run in linear time, and [`Split::run`] gives the last character back.
 
-use regex::Regex;
+use tokenizers::utils::SysRegex;
 
 use super::TextError;
 
@@ -106,7 +106,7 @@ const FAMILIES: &[Family] = &[
 /// One compiled pattern.
 #[derive(Debug)]
 struct Pass {
-    pattern: Regex,
+    pattern: SysRegex,
     spaces: Spaces,
 }
 
@@ -128,7 +128,7 @@ impl Split {
             return Err(TextError::UnknownPre { found: name.to_owned(), known: known.join(", ") });
         };
         let passes = family.passes.iter().map(|&(pattern, spaces)| {
-            let pattern = Regex::new(pattern).map_err(|error| TextError::Build { problem: error.to_string() })?;
+            let pattern = SysRegex::new(pattern).map_err(|error| TextError::Build { problem: error.to_string() })?;
             Ok(Pass { pattern, spaces })
         });
         Ok(Self {
@@ -160,8 +160,8 @@ impl Pass {
         // The matches are looked for anew from where one has given its last character back.
         let mut search = Some(0);
         while let Some(from) = search.take() {
-            for found in self.pattern.find_iter(text.get(from..).unwrap_or_default()) {
-                let (start, mut end) = (from + found.start(), from + found.end());
+            for (start, end) in self.pattern.find_iter(text.get(from..).unwrap_or_default()) {
+                let (start, mut end) = (from + start, from + end);
                 let given = text.get(start..end).map_or(0, |found| self.given_back(found, end == text.len()));
                 end -= given;
                 push(text.get(done..start));

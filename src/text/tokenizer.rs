@@ -3,7 +3,6 @@ use std::collections::BTreeSet;
 use super::bpe::Bpe;
 use super::special::{Part, SpecialTokens};
 use super::spm::{self, Spm};
-use super::texts::Texts;
 use super::{TextError, TokenId, TokenType, Vocabulary};
 
 /// Whether the texts of control tokens (`<|im_end|>`) in an input are these tokens.
@@ -44,7 +43,7 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    texts: Texts,
+    texts: Vec<String>,
     /// The bytes of every token, one after the other.
     bytes: Vec<u8>,
     /// Where each token's bytes end.
@@ -77,10 +76,9 @@ impl Tokenizer {
             id.or_else(|| (is_spm && (usual as usize) < vocabulary.tokens.len()).then_some(usual))
         };
         let (bos, eos, unk) = (or(vocabulary.bos, 1), or(vocabulary.eos, 2), or(vocabulary.unk, 0));
-        let texts = Texts::new(&vocabulary.tokens);
         let kind = match vocabulary.model.as_str() {
-            BPE => Kind::Bpe(Box::new(Bpe::new(vocabulary, &texts)?)),
-            SPM => Kind::Spm(Box::new(Spm::new(vocabulary, &texts, unk)?)),
+            BPE => Kind::Bpe(Box::new(Bpe::new(vocabulary)?)),
+            SPM => Kind::Spm(Box::new(Spm::new(vocabulary, unk)?)),
             NONE | "" => Kind::None,
             other => {
                 let known = format!("{BPE} (BPE), {SPM} (SPM), {NONE}");
@@ -110,7 +108,7 @@ impl Tokenizer {
             add_bos,
             add_eos,
             add_space_prefix: is_spm && vocabulary.add_space_prefix.unwrap_or(true),
-            texts,
+            texts: vocabulary.tokens.clone(),
             bytes: Vec::new(),
             bytes_end: Vec::new(),
         };
@@ -136,14 +134,14 @@ impl Tokenizer {
             match (part, &self.kind) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(_), Kind::None) => {}
-                (Part::Text(text), Kind::Bpe(bpe)) => bpe.encode(&self.texts, text, &mut out),
+                (Part::Text(text), Kind::Bpe(bpe)) => bpe.encode(text, &mut out)?,
                 (Part::Text(text), Kind::Spm(spm)) => {
                     let mut spaced = String::with_capacity(text.len() + 8);
                     if self.add_space_prefix && after_token {
                         spaced.push(spm::SPACE);
                     }
                     spaced.extend(text.chars().map(|char| if char == ' ' { spm::SPACE } else { char }));
-                    spm.encode(&self.texts, &spaced, &mut out);
+                    spm.encode(&spaced, &mut out);
                 }
             }
             after_token = matches!(part, Part::Token(_));
@@ -200,7 +198,7 @@ impl Tokenizer {
 
     /// The token as the vocabulary writes it.
     pub fn token_text(&self, id: TokenId) -> Option<&str> {
-        self.texts.get(id)
+        self.texts.get(id as usize).map(String::as_str)
     }
 
     /// Tokens in the vocabulary; the model's output may have more rows.
@@ -210,7 +208,7 @@ impl Tokenizer {
 
     /// Whether the vocabulary has no tokens at all.
     pub fn is_empty(&self) -> bool {
-        self.texts.len() == 0
+        self.texts.is_empty()
     }
 
     /// Whether generation stops when the model gives this token.
