@@ -25,7 +25,7 @@ names = {event["tid"]: event["args"]["name"] for event in events if event["name"
 done = [dict(event, on=names[event["tid"]]) for event in events if event["ph"] == "X" and event["pid"] == 1]
 done = [event for event in done if event["on"] in STREAMS]
 
-# A prompt's layer begins with its norm, three commands before the first rotation of a run of them.
+# A layer begins with its norm, right before the products whose keys and values are stored.
 compute = sorted((event for event in done if event["on"] == "compute" and event["name"] != "wait"), key=lambda e: e["ts"])
 last = max(i for i, event in enumerate(compute) if event["name"] == "experts")
 stores = [i for i, event in enumerate(compute[:last]) if event["name"] == "store kv"]

@@ -5,7 +5,6 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
@@ -17,11 +16,11 @@ use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::{self, CardBudget, Plan, PlanError};
 use aqueduct::quant::QuantType;
-use aqueduct::synth::{Overrides, Shape, write_model};
 use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::{Bytes, CardId, Rate};
-use support::ROOMY;
-use support::oracle::{self, Oracle, argmax, distance};
+use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
+use support::stories::{deep, open as named};
+use support::{ROOMY, least};
 
 /// Whether there is a GPU; says so where there is none.
 fn there_is_a_gpu() -> bool {
@@ -75,19 +74,6 @@ fn engine(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings) -> (Engi
     (Engine::load(Arc::clone(model), plan, &rig, &|_| {}).unwrap(), ledger)
 }
 
-fn all_logits(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    let mut sequence = engine.sequence().unwrap();
-    let mut all = Vec::new();
-    engine.prompt_all(&mut sequence, tokens, &Cancel::new(), &mut |_, logits| all.extend_from_slice(logits)).unwrap();
-    all
-}
-
-fn stepped(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    let mut sequence = engine.sequence().unwrap();
-    let step = |token: &u32| engine.step(&mut [(&mut sequence, *token)], &Cancel::new()).unwrap().remove(0);
-    tokens.iter().flat_map(step).collect()
-}
-
 /// Largest and RMS difference allowed: F32 weights (prompts in f32); half weights, whose prompts round activations to f16; 8-bit rows.
 fn limit(model: &Model, kv: KvType) -> (f64, f64) {
     let types: BTreeSet<QuantType> = model.spec.tensors().map(|tensor| tensor.ty).collect();
@@ -112,16 +98,6 @@ fn compare(what: &str, found: &[f32], wanted: &[f32], vocab: usize, limit: (f64,
     (!near).then_some(line)
 }
 
-fn open(oracle: &Oracle) -> Arc<Model> {
-    Arc::new(Model::open(oracle.model_path()).unwrap())
-}
-
-fn settings(kv: KvType) -> RunSettings {
-    let mut settings = RunSettings { context: 256, ..RunSettings::default() };
-    settings.kv.kind = kv;
-    settings
-}
-
 #[test]
 fn every_oracle_model_has_the_reference_logits() {
     if !there_is_a_gpu() {
@@ -129,7 +105,7 @@ fn every_oracle_model_has_the_reference_logits() {
     }
     let mut wrong = Vec::new();
     for oracle in oracle::all() {
-        let model = open(&oracle);
+        let model = oracle.open();
         let vocab = model.spec.vocab;
         for kv in [KvType::F32, KvType::F16, KvType::Int8] {
             let (mut engine, ledger) = engine(&model, &[ROOMY], &settings(kv));
@@ -163,7 +139,7 @@ fn greedy_continuations_are_the_references_where_it_is_sure() {
     let mut sure = 0;
     let mut wrong = Vec::new();
     for oracle in oracle::all() {
-        let model = open(&oracle);
+        let model = oracle.open();
         let greedy = &oracle.case["greedy"];
         let (prompt, wanted) = (oracle::ids(&greedy["prompt"]), oracle::ids(&greedy["tokens"]));
         let gaps = greedy["gap_to_second"].as_array().unwrap().iter().map(|gap| gap.as_f64().unwrap());
@@ -223,7 +199,7 @@ fn ten_runs_give_the_same_bits() {
         return;
     }
     for name in ["qwen3moe-hd128-ud", "mixtral-q4_0", "qwen3-hd128-q4_k_m"] {
-        let model = Arc::new(Model::open(support::data(format!("oracle/models/{name}.gguf"))).unwrap());
+        let model = named(name);
         let tokens: Vec<u32> = (0..90).map(|i| (i * 37 + 5) % 500).collect();
         let (mut first, _ledger) = engine(&model, &[ROOMY], &way(KvType::F16));
         let wanted = story(&mut first, &tokens, &[5, 9, 11, 400]);
@@ -238,29 +214,13 @@ fn ten_runs_give_the_same_bits() {
     }
 }
 
-/// The least memory with which `cards` equal cards can run the model.
-fn smallest(model: &Model, cards: usize, settings: &RunSettings) -> u64 {
-    let (mut low, mut high) = (0, ROOMY.0);
-    while high - low > 256 {
-        let middle = low + (high - low) / 2;
-        if plan_for(model, &vec![Bytes(middle); cards], settings).is_ok() { high = middle } else { low = middle }
-    }
-    high
-}
-
 #[test]
 fn a_prompt_has_the_same_bits_on_every_plan() {
     if !there_is_a_gpu() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let deep = folder.path().join("deep.gguf");
-    let shape =
-        Shape::named("tiny-llama-moe").unwrap().with(&Overrides { layers: Some(6), ..Overrides::default() }).unwrap();
-    write_model(&shape, &deep, &mut |_, _| ControlFlow::Continue(())).unwrap();
-    let oracle = |name: &str| support::data(format!("oracle/models/{name}.gguf"));
     let models =
-        [(oracle("qwen3moe-f32"), KvType::F32), (oracle("qwen3moe-hd128-ud"), KvType::Int8), (deep, KvType::F16)];
+        [(named("qwen3moe-f32"), KvType::F32), (named("qwen3moe-hd128-ud"), KvType::Int8), (deep(6), KvType::F16)];
     // Cards, memory above the smallest in thousandths of all experts, wave, floor, ring, depth, gated.
     type Way = (usize, u64, u32, u32, Option<u32>, u32, bool);
     let ways: [Way; 12] = [
@@ -278,8 +238,7 @@ fn a_prompt_has_the_same_bits_on_every_plan() {
         (1, 800, 90, 1, Some(8), 3, true),
     ];
     let mut seen = Counts::default();
-    for (path, kv) in models {
-        let model = Arc::new(Model::open(&path).unwrap());
+    for (model, kv) in models {
         let tokens: Vec<u32> = (0..90).map(|i| (i * 37 + 11) % 500).collect();
         let wanted = story(&mut engine(&model, &[ROOMY], &way(kv)).0, &tokens, &[]);
         for (cards, room, wave, floor, ring, depth, gated) in ways {
@@ -289,10 +248,11 @@ fn a_prompt_has_the_same_bits_on_every_plan() {
             settings.prompt.depth = depth;
             settings.prompt.ring = ring.map_or(Ring::Auto, Ring::Slots);
             settings.prompt.routed_stream = if gated { Switch::On } else { Switch::Off };
-            let least = smallest(&model, cards, &settings) + model.spec.expert_bytes().0 * room / 1000;
+            let least = least(|bytes| plan_for(&model, &vec![bytes; cards], &settings).is_ok()).0
+                + model.spec.expert_bytes().0 * room / 1000;
             let (mut engine, ledger) = engine(&model, &vec![Bytes(least); cards], &settings);
             let found = story(&mut engine, &tokens, &[]);
-            let what = format!("{} with {cards} cards, {settings:?}", path.display());
+            let what = format!("{} with {cards} cards, {settings:?}", model.gguf().path().display());
             assert_eq!(ledger.violations(), Vec::<String>::new(), "{what}");
             assert!(found == wanted, "other bits: {what}\n{}", engine.plan());
             seen = engine.counts().iter().fold(seen, |all, counts| all.plus(counts));
@@ -309,18 +269,16 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
     if !there_is_a_gpu() {
         return;
     }
-    let oracle = |name: &str| support::data(format!("oracle/models/{name}.gguf"));
     let models = [
-        (oracle("qwen3moe-f32"), KvType::F32),
-        (oracle("qwen3moe-hd128-ud"), KvType::Int8),
-        (oracle("qwen3moe-hd128-ud"), KvType::F16),
-        (oracle("qwen3-hd128-q4_k_m"), KvType::Int8),
+        (named("qwen3moe-f32"), KvType::F32),
+        (named("qwen3moe-hd128-ud"), KvType::Int8),
+        (named("qwen3moe-hd128-ud"), KvType::F16),
+        (named("qwen3-hd128-q4_k_m"), KvType::Int8),
     ];
     // Cards, resident cells, staging pool, prefetch, wave.
     let ways = [(1, 0, 64, true, 50), (1, 0, 400, false, 33), (1, 64, 64, true, 70), (2, 64, 128, true, 41)];
     let mut seen = Counts::default();
-    for (path, kv) in models {
-        let model = Arc::new(Model::open(&path).unwrap());
+    for (model, kv) in models {
         let tokens: Vec<u32> = (0..330).map(|i| (i * 37 + 11) % 500).collect();
         let run = |engine: &mut Engine| {
             let (mut prompts, mut steps) = (Vec::new(), Vec::new());
@@ -344,7 +302,7 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
             own.kv.prefetch = prefetch.into();
             own.prompt.wave = Wave::Tokens(wave);
             own.prompt.floor = 1;
-            let what = format!("{} with {cards} cards, {own:?}", path.display());
+            let what = format!("{} with {cards} cards, {own:?}", model.gguf().path().display());
             let (mut engine, ledger) = engine(&model, &vec![ROOMY; cards], &own);
             let found = run(&mut engine);
             assert_eq!(ledger.violations(), Vec::<String>::new(), "{what}");

@@ -13,15 +13,11 @@ use aqueduct::synth::{Overrides, Shape, Topics, write_model};
 use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use support::stories::{deep, open};
-use support::{ROOMY, plan_for, rig};
+use support::{ROOMY, least_of_each, plan_for, rig, runner};
 
 /// Cases of a run.
 const CASES: u32 = 60;
-
-/// Cases that proptest runs when nobody asks for a number.
-const STANDARD_CASES: u32 = 256;
 
 /// Tokens of a sequence.
 const CONTEXT: u32 = 448;
@@ -126,22 +122,11 @@ fn logits(engine: &mut Engine, way: &Way) -> Vec<u32> {
     all
 }
 
-/// The least memory of each of `cards` equal cards.
-fn least(model: &Model, cards: usize, settings: &RunSettings) -> u64 {
-    let (mut low, mut high) = (0, ROOMY.0);
-    while high - low > 256 {
-        let middle = low + (high - low) / 2;
-        let fits = plan_for(model, &vec![Bytes(middle); cards], settings).is_ok();
-        if fits { high = middle } else { low = middle }
-    }
-    high
-}
-
 fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseError> {
     let settings = settings(way);
     let cards = way.cards.min(model.spec.layers.len());
     let blob = model.spec.expert_layers().map(|(_, experts)| experts.blob().bytes as u64).max().unwrap_or(0);
-    let memory = vec![Bytes(least(model, cards, &settings) + way.extra * blob); cards];
+    let memory = vec![Bytes(least_of_each(model, cards, &settings).0 + way.extra * blob); cards];
     let plan = plan_for(model, &memory, &settings).map_err(|error| TestCaseError::fail(format!("{way:?}: {error}")))?;
     let kv = plan.kv;
 
@@ -194,7 +179,7 @@ fn a_context_of_131072_tokens_on_a_card_that_holds_a_quarter_of_it() {
     settings.kv.prefetch = Switch::On;
     settings.prompt.routed_stream = Switch::On;
     settings.prompt.wave = Wave::Tokens(4096);
-    let memory = [Bytes(least(&model, 1, &settings))];
+    let memory = [least_of_each(&model, 1, &settings)];
     let mut all = settings.clone();
     all.kv.resident_cells = ResidentCells::All;
     all.kv.prefetch = Switch::Off;
@@ -237,9 +222,7 @@ fn a_context_of_131072_tokens_on_a_card_that_holds_a_quarter_of_it() {
 fn logits_are_the_same_bits_wherever_cells_live() {
     let mut models: Vec<_> = ["qwen3moe-f32", "mixtral-q4_0", "llama-q8_0-linear2"].into_iter().map(open).collect();
     models.extend([deep(5), deep(6)]);
-    let wanted = Config::default().cases;
-    let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(CASES);
     let seen = std::cell::RefCell::new(Seen::default());
     runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
     let Seen { counts, cases, none_resident, tiled, untiled, across, displaced, dense, four_cards } = seen.into_inner();

@@ -4,14 +4,12 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use aqueduct::engine::{Cancel, Engine};
+use aqueduct::engine::Cancel;
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::quant::QuantType;
-use aqueduct::topology::RunSettings;
-use support::oracle::{self, Oracle, argmax, distance};
+use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::{ROOMY, engine};
 
 /// Largest and RMS difference allowed.
@@ -35,25 +33,6 @@ fn limits(model: &Model, kv: KvType, exact: bool) -> Limit {
     (0.4, 0.06)
 }
 
-fn settings(kv: KvType) -> RunSettings {
-    let mut settings = RunSettings { context: 256, ..RunSettings::default() };
-    settings.kv.kind = kv;
-    settings
-}
-
-fn all_logits(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    let mut sequence = engine.sequence().unwrap();
-    let mut all = Vec::new();
-    engine.prompt_all(&mut sequence, tokens, &Cancel::new(), &mut |_, logits| all.extend_from_slice(logits)).unwrap();
-    all
-}
-
-fn stepped(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    let mut sequence = engine.sequence().unwrap();
-    let step = |token: &u32| engine.step(&mut [(&mut sequence, *token)], &Cancel::new()).unwrap().remove(0);
-    tokens.iter().flat_map(step).collect()
-}
-
 fn check(what: &str, found: &[f32], wanted: &[f32], vocab: usize, limit: Limit) {
     let (most, rms) = distance(found, wanted);
     let rows = found.len() / vocab;
@@ -66,16 +45,12 @@ fn check(what: &str, found: &[f32], wanted: &[f32], vocab: usize, limit: Limit) 
     assert!(same * 100 >= rows * least, "{what}: arg-max agrees at {same} of {rows} positions");
 }
 
-fn open(oracle: &Oracle) -> Arc<Model> {
-    Arc::new(Model::open(oracle.model_path()).unwrap())
-}
-
 #[test]
 fn every_oracle_model_has_the_reference_logits() {
     let oracles = oracle::all();
     assert!(oracles.len() >= 10, "only {} models", oracles.len());
     for oracle in oracles {
-        let model = open(&oracle);
+        let model = oracle.open();
         let vocab = model.spec.vocab;
         for kv in [KvType::F32, KvType::F16, KvType::Int8] {
             let (mut engine, rig) = engine(&model, &[ROOMY], &settings(kv));
@@ -112,7 +87,7 @@ fn greedy_continuations_are_the_references_where_it_is_sure() {
     let mut sure = 0;
     for oracle in oracle::all() {
         let mut parted = 0;
-        let model = open(&oracle);
+        let model = oracle.open();
         let greedy = &oracle.case["greedy"];
         let (prompt, wanted) = (oracle::ids(&greedy["prompt"]), oracle::ids(&greedy["tokens"]));
         let gaps: Vec<f64> =

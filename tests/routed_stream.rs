@@ -17,15 +17,11 @@ use aqueduct::synth::{Overrides, Shape, write_model};
 use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
 use aqueduct::units::{Bytes, ExpertId};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use support::watchdog::Watchdog;
-use support::{ROOMY, plan_for, rig};
+use support::{ROOMY, least_of_each, plan_for, rig, runner};
 
 /// Cases of a run.
 const CASES: u32 = 60;
-
-/// Cases that proptest runs when nobody asks for a number.
-const STANDARD_CASES: u32 = 256;
 
 #[derive(Clone, Debug)]
 struct Way {
@@ -132,17 +128,6 @@ fn settings(way: &Way) -> RunSettings {
     settings
 }
 
-/// The least memory with which `cards` equal cards can run the model.
-fn smallest(model: &Model, cards: usize, settings: &RunSettings) -> Bytes {
-    let fits = |bytes: u64| plan_for(model, &vec![Bytes(bytes); cards], settings).is_ok();
-    let (mut low, mut high) = (0, ROOMY.0);
-    while high - low > 4096 {
-        let middle = low + (high - low) / 2;
-        if fits(middle) { high = middle } else { low = middle }
-    }
-    Bytes(high)
-}
-
 /// What happened in all cases together.
 #[derive(Default)]
 struct Seen {
@@ -156,7 +141,7 @@ struct Seen {
 fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseError> {
     let settings = settings(way);
     let room = model.spec.expert_bytes().0 * u64::from(way.room) / 1000 / way.cards as u64;
-    let memory = vec![Bytes(smallest(model, way.cards, &settings).0 + room); way.cards];
+    let memory = vec![Bytes(least_of_each(model, way.cards, &settings).0 + room); way.cards];
     seen.cases += 1;
     let plan = match plan_for(model, &memory, &settings) {
         Ok(plan) => plan,
@@ -207,10 +192,7 @@ fn an_independent_replay_finds_the_same_skips() {
     let shape = Shape::named("tiny-qwen3moe").unwrap().with(&sizes).unwrap();
     write_model(&shape, &path, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let model = Arc::new(Model::open(path).unwrap());
-    // PROPTEST_CASES asks for more.
-    let wanted = Config::default().cases;
-    let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(CASES);
     let seen = RefCell::new(Seen::default());
     let watchdog = Watchdog::start();
     let watched = |way: Way| watchdog.watch(&format!("{way:?}"), || check(&model, &way, &mut seen.borrow_mut()));

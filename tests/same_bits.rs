@@ -3,25 +3,20 @@
 
 mod support;
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::PlanError;
-use aqueduct::synth::{Overrides, Shape, write_model};
 use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
 use aqueduct::units::Bytes;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
-use support::{ROOMY, plan_for, rig};
+use support::stories::{deep, open};
+use support::{ROOMY, least_of_each, plan_for, rig, runner};
 
 /// Cases of a run.
 const CASES: u32 = 80;
-
-/// Cases that proptest runs when nobody asks for a number.
-const STANDARD_CASES: u32 = 256;
 
 /// A generated way to run a model.
 #[derive(Clone, Debug)]
@@ -95,17 +90,6 @@ fn settings(way: &Way) -> RunSettings {
     settings
 }
 
-/// The least memory with which `cards` equal cards can run the model.
-fn smallest(model: &Model, cards: usize, settings: &RunSettings) -> Bytes {
-    let fits = |bytes: u64| plan_for(model, &vec![Bytes(bytes); cards], settings).is_ok();
-    let (mut low, mut high) = (0, ROOMY.0);
-    while high - low > 256 {
-        let middle = low + (high - low) / 2;
-        if fits(middle) { high = middle } else { low = middle }
-    }
-    Bytes(high)
-}
-
 /// Logits of a prompt in two turns, then of three decode steps beside another sequence.
 fn logits(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     let cancel = Cancel::new();
@@ -133,7 +117,7 @@ fn tokens(way: &Way) -> Vec<u32> {
 fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseError> {
     let settings = settings(way);
     let cards = way.cards.min(model.spec.layers.len());
-    let least = smallest(model, cards, &settings);
+    let least = least_of_each(model, cards, &settings);
     let all: u64 = model.spec.expert_bytes().0;
     let memory: Vec<Bytes> =
         way.room[..cards].iter().map(|room| Bytes(least.0 + all * u64::from(*room) / 1000)).collect();
@@ -179,18 +163,9 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
 
 #[test]
 fn logits_are_the_same_bits_on_every_plan() {
-    let folder = tempfile::tempdir().unwrap();
-    let deep = folder.path().join("deep.gguf");
-    let shape =
-        Shape::named("tiny-llama-moe").unwrap().with(&Overrides { layers: Some(6), ..Overrides::default() }).unwrap();
-    write_model(&shape, &deep, &mut |_, _| ControlFlow::Continue(())).unwrap();
-    let oracles = ["qwen3moe-f32", "qwen3moe-mxfp4", "mixtral-q4_0"]
-        .map(|name| support::data(format!("oracle/models/{name}.gguf")));
-    let models: Vec<_> = oracles.into_iter().chain([deep]).map(|path| Arc::new(Model::open(path).unwrap())).collect();
-    // PROPTEST_CASES asks for more.
-    let wanted = Config::default().cases;
-    let cases = if wanted == STANDARD_CASES { CASES } else { wanted };
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let mut models = ["qwen3moe-f32", "qwen3moe-mxfp4", "mixtral-q4_0"].map(open).to_vec();
+    models.push(deep(6));
+    let mut runner = runner(CASES);
     let seen = std::cell::RefCell::new(Seen::default());
     runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
     let seen = seen.into_inner();

@@ -207,8 +207,8 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
 /// Loads an engine with a progress bar.
 pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: &RigOptions) -> anyhow::Result<Engine> {
     let rig = Rig::open(topology, &model.spec, options)?;
-    let bar = progress("loading", Engine::load_bytes(&model).0);
     let (begin, bytes) = (Instant::now(), Engine::load_bytes(&model));
+    let bar = progress("loading", bytes.0);
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();

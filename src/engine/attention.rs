@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::buffers::part_of;
 use super::kv::Streamed;
 use super::kv::cells::Slot;
 use super::kv::host::HostRow;
@@ -167,7 +168,7 @@ impl Stage {
             cells: cells.get(place, part.slot, cells.first()..part.first + 1)?,
             q: row_of(&self.host.queries, at, shape.heads * shape.head_dim * F32)?,
             state: row_of(&self.host.state, at, state)?,
-            partials: span_of(&self.host.partials, at * most, used)?,
+            partials: part_of(&self.host.partials, at * most, used)?,
             attended: row_of(&self.host.attended, at, out)?,
         })
     }
@@ -291,10 +292,5 @@ fn all_resident() -> EngineError {
 }
 
 fn row_of(buf: &HostBuf, row: usize, bytes: usize) -> Result<HostSpan, EngineError> {
-    span_of(buf, row * bytes, bytes)
-}
-
-fn span_of(buf: &HostBuf, offset: usize, bytes: usize) -> Result<HostSpan, EngineError> {
-    let outside = || EngineError::Mismatch(format!("{buf:?} has no bytes {offset}..{}", offset + bytes));
-    buf.span(offset, bytes).ok_or_else(outside)
+    part_of(buf, row * bytes, bytes)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::EngineError;
-use crate::card::{Card, HostBuf, HostMemory, Span};
+use crate::card::{Card, HostBuf, HostMemory, HostSpan, Span};
 use crate::plan::{StagePlan, Use};
 use crate::units::Bytes;
 
@@ -94,4 +94,10 @@ impl HostBuffers {
             attended: host.alloc(sizes.attended, "attention results")?,
         })
     }
+}
+
+/// `bytes` of a host buffer from `offset`.
+pub(super) fn part_of(buf: &HostBuf, offset: usize, bytes: usize) -> Result<HostSpan, EngineError> {
+    let outside = || EngineError::Mismatch(format!("{buf:?} has no bytes {offset}..{}", offset + bytes));
+    buf.span(offset, bytes).ok_or_else(outside)
 }

@@ -1,6 +1,7 @@
 //! The decode step: one token of each of several sequences goes through all layers of a stage. Experts that the card does not hold are
 //! computed by the host pool at the same time.
 
+use super::buffers::part_of;
 use super::cancel::Cancel;
 use super::experts::host_pool::HostLayer;
 use super::kv::cells::Slot;
@@ -9,7 +10,7 @@ use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
 use crate::card::command::{ExpertsInto, HeldExpert, Phase, Routing};
-use crate::card::{Command, HostBuf, HostSpan, Span, Stream};
+use crate::card::{Command, HostSpan, Span, Stream};
 use crate::ops::ExpertSet;
 use crate::plan::Use;
 use crate::units::ExpertId;
@@ -90,8 +91,8 @@ impl Stage {
 
     /// Copies the choice and the rows to the host.
     fn send_choice(&self, routing: &Routing, normed: Span) -> Result<Choice, EngineError> {
-        let ids = span(&self.host.ids, routing.ids.bytes)?;
-        let x = span(&self.host.normed, normed.bytes)?;
+        let ids = part_of(&self.host.ids, 0, routing.ids.bytes)?;
+        let x = part_of(&self.host.normed, 0, normed.bytes)?;
         self.compute(Command::CopyOut { from: routing.ids, to: ids.clone() })?;
         self.compute(Command::CopyOut { from: normed, to: x.clone() })?;
         Ok(Choice { ids, normed: x, sent: self.card.record(Stream::Compute)? })
@@ -107,7 +108,7 @@ impl Stage {
         choice: &Choice,
     ) -> Result<Span, EngineError> {
         let bytes = routing.rows * routing.top_k * self.width * F32;
-        let slots = span(&self.host.slots, bytes)?;
+        let slots = part_of(&self.host.slots, 0, bytes)?;
         self.card.sync(&choice.sent, waits::CHOSEN)?;
         let products = self.host_pool.run(&HostLayer {
             layer: layer.index,
@@ -131,8 +132,4 @@ struct Choice {
     ids: HostSpan,
     normed: HostSpan,
     sent: crate::card::Event,
-}
-
-fn span(buf: &HostBuf, bytes: usize) -> Result<HostSpan, EngineError> {
-    buf.span(0, bytes).ok_or_else(|| EngineError::Mismatch(format!("{buf:?} is smaller than {bytes} bytes")))
 }

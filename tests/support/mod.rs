@@ -19,6 +19,7 @@ use aqueduct::model::Model;
 use aqueduct::plan::{self, CardBudget, Plan, PlanError};
 use aqueduct::topology::RunSettings;
 use aqueduct::units::{Bytes, CardId, Rate};
+use proptest::test_runner::{Config, TestRunner};
 
 /// A path below `tests/data`.
 pub fn data(path: impl AsRef<Path>) -> PathBuf {
@@ -83,3 +84,26 @@ pub fn engine(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings) -> (
 
 /// Memory that holds all of any small test model.
 pub const ROOMY: Bytes = Bytes(1 << 30);
+
+/// The least memory that is enough, to a few bytes.
+pub fn least(enough: impl Fn(Bytes) -> bool) -> Bytes {
+    let (mut low, mut high) = (0, ROOMY.0);
+    while high - low > 256 {
+        let middle = low + (high - low) / 2;
+        if enough(Bytes(middle)) { high = middle } else { low = middle }
+    }
+    Bytes(high)
+}
+
+/// The least memory of each of `cards` equal cards that can run the model.
+pub fn least_of_each(model: &Model, cards: usize, settings: &RunSettings) -> Bytes {
+    least(|bytes| plan_for(model, &vec![bytes; cards], settings).is_ok())
+}
+
+/// A property's runner: `own` cases, or as many as `PROPTEST_CASES` asks for.
+pub fn runner(own: u32) -> TestRunner {
+    const STANDARD: u32 = 256;
+    let wanted = Config::default().cases;
+    let cases = if wanted == STANDARD { own } else { wanted };
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+}

@@ -1,7 +1,12 @@
 //! The oracle data: tiny models with reference logits.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use aqueduct::engine::{Cancel, Engine};
+use aqueduct::model::Model;
+use aqueduct::ops::KvType;
+use aqueduct::topology::RunSettings;
 use serde_json::Value;
 
 /// A model with its reference cases.
@@ -44,6 +49,10 @@ impl Oracle {
         self.folder.join("models").join(self.case["files"][0].as_str().unwrap())
     }
 
+    pub fn open(&self) -> Arc<Model> {
+        Arc::new(Model::open(self.model_path()).unwrap())
+    }
+
     pub fn logits(&self, file: &str) -> Reference {
         read_npy(&self.folder.join("cases").join(file))
     }
@@ -77,4 +86,26 @@ pub fn distance(found: &[f32], wanted: &[f32]) -> (f64, f64) {
 /// The first index of the largest value.
 pub fn argmax(values: &[f32]) -> usize {
     values.iter().enumerate().rev().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0
+}
+
+/// A run of at most 256 tokens with cells of this type.
+pub fn settings(kv: KvType) -> RunSettings {
+    let mut settings = RunSettings { context: 256, ..RunSettings::default() };
+    settings.kv.kind = kv;
+    settings
+}
+
+/// Logits of every row of a prompt.
+pub fn all_logits(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
+    let mut sequence = engine.sequence().unwrap();
+    let mut all = Vec::new();
+    engine.prompt_all(&mut sequence, tokens, &Cancel::new(), &mut |_, logits| all.extend_from_slice(logits)).unwrap();
+    all
+}
+
+/// Logits of the tokens, one step each.
+pub fn stepped(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
+    let mut sequence = engine.sequence().unwrap();
+    let step = |token: &u32| engine.step(&mut [(&mut sequence, *token)], &Cancel::new()).unwrap().remove(0);
+    tokens.iter().flat_map(step).collect()
 }

@@ -11,7 +11,7 @@ use aqueduct::synth::{Overrides, Shape, write_model};
 use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 
-use super::{ROOMY, plan_for};
+use super::{ROOMY, least, plan_for};
 
 /// A model on cards, and how its prompts are read.
 #[derive(Clone)]
@@ -97,16 +97,6 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
     }
     let tokens = (0..length).map(|i| (i * 37 + 11) % 500).collect();
     Story { name, model: Arc::clone(model), memory, settings, tokens }
-}
-
-/// The least memory that is enough, to a few bytes.
-fn least(enough: impl Fn(Bytes) -> bool) -> Bytes {
-    let (mut low, mut high) = (0, ROOMY.0);
-    while high - low > 256 {
-        let middle = low + (high - low) / 2;
-        if enough(Bytes(middle)) { high = middle } else { low = middle }
-    }
-    Bytes(high)
 }
 
 /// The bits of logits: of a prompt's last row, then of each step.

@@ -27,21 +27,12 @@ struct Function {
     overlapped: bool,
 }
 
-/// Kernels that fill the card for long. Placed beside the one before, their blocks would be spread unevenly: some processors would have two and
+/// Whether a kernel fills the card for long. Placed beside the one before, its blocks would be spread unevenly: some processors would have two and
 /// others none.
-const LONG: [&str; 11] = [
-    "attend_prompt",
-    "attend_rows",
-    "linear_prompt_32",
-    "linear_prompt_64",
-    "linear_prompt_128",
-    "experts_in_32",
-    "experts_in_64",
-    "experts_in_128",
-    "experts_out_32",
-    "experts_out_64",
-    "experts_out_128",
-];
+fn is_long(name: &str) -> bool {
+    let products = ["linear_prompt_", "experts_in_", "experts_out_"];
+    ["attend_prompt", "attend_rows"].contains(&name) || products.iter().any(|start| name.starts_with(start))
+}
 
 // SAFETY: modules and functions are handles that any thread may use.
 unsafe impl Send for Kernels {}
@@ -98,7 +89,7 @@ impl Kernels {
                 // SAFETY: the module was loaded above and lives as long as `kernels`.
                 let handle = unsafe { result::module::get_function(module, c_name) }.map_err(|e| missing(say(e)))?;
                 allow_shared(handle, device.shared).map_err(while_doing(doing()))?;
-                let overlapped = device.arch >= 90 && !LONG.contains(name);
+                let overlapped = device.arch >= 90 && !is_long(name);
                 kernels.functions.insert((built.module, name), Function { handle, overlapped });
             }
         }

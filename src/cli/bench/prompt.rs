@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The topology with room for every case.
 fn base(args: &Args, model: &Model, cases: &[&Case]) -> anyhow::Result<Topology> {
-    let mut topology = args.machine.topology(model)?;
+    let mut topology = args.machine.present(model)?;
     let room = |case: &&&Case| Task::context(case, args.before, args.tokens);
     let longest =
         cases.iter().max_by_key(room).context("there is nothing to measure; give --prompts or --follow-up")?;
