@@ -18,7 +18,7 @@ use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
 use aqueduct::units::{Bytes, ExpertId};
 use proptest::prelude::*;
 use support::watchdog::Watchdog;
-use support::{ROOMY, least_of_each, plan_for, rig, runner};
+use support::{least_of_each, plan_for, rig, runner};
 
 /// Cases of a run.
 const CASES: u32 = 60;
