@@ -9,6 +9,7 @@ use std::thread::ThreadId;
 
 use aqueduct::card::Card;
 use aqueduct::engine::{Cancel, Engine, EngineError, waits};
+use aqueduct::topology::HandOff;
 use support::stories::{Dice, Request, Story, Way, answer, boundaries, deep, open, story};
 use support::tap::{Call, Listen, Tap};
 use support::watchdog::Watchdog;
@@ -107,6 +108,8 @@ fn stories() -> Vec<Story> {
         story("prefetch, 2 cards, 7 waves", &mixtral, 2, Way::Prefetched, 0, 2),
         story("outgrown, 2 cards", &qwen, 2, Way::Outgrown, 0, 60),
         story("prefetch, 4 cards", &deep(10), 4, Way::Prefetched, 0, 4),
+        story("", &qwen, 3, Way::Gated, 1, 2).across("peer copies, 3 cards, 7 waves", HandOff::Peer),
+        story("", &qwen, 3, Way::Gated, 1, 2).across("wires, 3 cards, 7 waves", HandOff::Nccl),
         story("staged, 2 cards, displaced residents", &qwen, 2, Way::Staged, 1, 5),
     ]
 }

@@ -20,7 +20,7 @@ use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave
 use aqueduct::units::{Bytes, CardId, Rate};
 use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
-use support::{ROOMY, least};
+use support::{CROSSING, ROOMY, least};
 
 /// Whether there is a GPU; says so where there is none.
 fn there_is_a_gpu() -> bool {
@@ -41,6 +41,7 @@ fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<P
         link: Rate(50e9),
         rate: Rate(1e12),
         compute: None,
+        crossing: CROSSING,
     });
     plan::plan(&plan::Request { spec: &model.spec, cards: cards.collect(), host: Bytes(8 << 30), settings })
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aqueduct::card::{Card, CardError};
 use aqueduct::engine::{Cancel, Engine, EngineError};
+use aqueduct::topology::HandOff;
 use aqueduct::units::CardId;
 use support::stories::{Bits, Dice, Request, Story, Way, answer, open, story};
 use support::tap::{Call, Listen, Tap};
@@ -83,8 +84,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(way: Way) -> Self {
-        let story = story("two cards", &open("qwen3moe-f32"), 2, way, 1, 5);
+    fn new((way, hand_off): (Way, HandOff)) -> Self {
+        let story = story("", &open("qwen3moe-f32"), 2, way, 1, 5).across("two cards", hand_off);
         let resident = plan_for(&story.model, &[ROOMY], &story.settings).unwrap();
         let mut one = Engine::load(Arc::clone(&story.model), resident, &rig(&[ROOMY], 1).rig, &|_| {}).unwrap();
         let wanted = answer(&mut one, &story.tokens).unwrap();
@@ -140,7 +141,17 @@ fn assert_names(error: &EngineError, card: usize, command: &str, case: &str) {
     assert!(named && text.contains("stream"), "{case}: {text}");
 }
 
-const COPIES: [&str; 3] = ["copy in", "copy out", "copy"];
+const COPIES: [&str; 4] = ["copy in", "copy out", "copy", "copy across"];
+
+/// Ways of prompts and of hidden states. Wires have tests of their own: a failure cuts them.
+const WAYS: [(Way, HandOff); 6] = [
+    (Way::Gated, HandOff::Host),
+    (Way::Ungated, HandOff::Host),
+    (Way::BelowFloor, HandOff::Peer),
+    (Way::Prefetched, HandOff::Host),
+    (Way::Staged, HandOff::Host),
+    (Way::Gated, HandOff::Peer),
+];
 
 #[test]
 fn copies_that_fail_and_kernels_that_panic_end_their_request_only() {
@@ -148,7 +159,7 @@ fn copies_that_fail_and_kernels_that_panic_end_their_request_only() {
     let watchdog = Watchdog::start();
     let mut dice = Dice(3);
     let mut tally: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for way in [Way::Gated, Way::Ungated, Way::BelowFloor, Way::Prefetched, Way::Staged] {
+    for way in WAYS {
         let mut bench = Bench::new(way);
         for card in 0..2 {
             let kernels: BTreeSet<&'static str> = bench
@@ -211,7 +222,7 @@ fn threads_that_panic_end_their_request_only() {
     let watchdog = Watchdog::start();
     let mut dice = Dice(4);
     let mut broke: BTreeMap<String, usize> = BTreeMap::new();
-    for way in [Way::Gated, Way::Ungated, Way::BelowFloor, Way::Prefetched, Way::Staged] {
+    for way in WAYS {
         let mut bench = Bench::new(way);
         for ((card, call), all) in bench.heard.clone() {
             // A drain that panics is no way in which a card fails.

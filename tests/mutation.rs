@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use aqueduct::card::{Card, CardError, Event, Stream, Why};
 use aqueduct::engine::{Cancel, Engine, EngineError, waits};
+use aqueduct::topology::HandOff;
 use support::stories::{Request, Story, Way, answer, open, story};
 use support::tap::{Call, Held, Listen, Tap};
 use support::watchdog::Watchdog;
@@ -23,6 +24,8 @@ fn stories() -> Vec<Story> {
     let (qwen, mixtral) = (open("qwen3moe-f32"), open("mixtral-q4_0"));
     vec![
         story("resident, 3 cards, 7 waves", &qwen, 3, Way::Resident, 0, 2),
+        story("", &qwen, 3, Way::Resident, 0, 2).across("peer copies, 3 cards, 7 waves", HandOff::Peer),
+        story("", &qwen, 3, Way::Resident, 0, 2).across("wires, 3 cards, 7 waves", HandOff::Nccl),
         story("resident, 1 card, 3 waves", &qwen, 1, Way::Resident, 0, 5),
         story("gated, 2 cards, displaced residents", &qwen, 2, Way::Gated, 1, 5),
         story("ungated, 1 card, displaced residents", &qwen, 1, Way::Ungated, 6, 5),
@@ -126,6 +129,21 @@ fn the_ledger_misses_every_wait_that_is_left_out() {
         }
     }
     assert!(unmissed.is_empty(), "redundant in all requests: {unmissed:?}");
+}
+
+#[test]
+fn each_way_of_the_hand_off_needs_its_own_waits() {
+    let peer = [waits::HIDDEN_READY, waits::HIDDEN_COPIED, waits::HIDDEN_FREE, waits::HIDDEN_ARRIVED];
+    let wire = [waits::STAGE_DONE, waits::HIDDEN_FREE, waits::HIDDEN_ARRIVED];
+    let plain = story("", &open("qwen3moe-f32"), 3, Way::Resident, 0, 2);
+    let watchdog = Watchdog::start();
+    for (way, needed) in [(HandOff::Peer, &peer[..]), (HandOff::Nccl, &wire[..])] {
+        let story = plain.clone().across("three cards", way);
+        for why in needed {
+            let (complaint, times) = watchdog.watch(why.0, || complaint(&story, *why, Mutation::Unseen));
+            assert!(times > 0 && complaint.is_some(), "{way:?}: nobody misses `{}`, which came {times} times", why.0);
+        }
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aqueduct::card::{CardKind, REGION_ALIGN};
 use aqueduct::engine::Engine;
 use aqueduct::model::{Model, ModelSpec};
-use aqueduct::plan::{CardBudget, Plan, PlanError, Request, plan};
-use aqueduct::topology::{self, ExpertPin, LayerPin, Links, ResidentCells, RunSettings, Switch, Topology};
+use aqueduct::plan::{CardBudget, Crossing, HandOffWay, Plan, PlanError, Request, plan};
+use aqueduct::topology::{self, ExpertPin, HandOff, LayerPin, Links, ResidentCells, RunSettings, Switch, Topology};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
 use support::shapes::{QWEN3_30B, SAMPLE, spec};
@@ -31,6 +31,7 @@ fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
         link,
         rate: card.rate.unwrap_or(Rate(400e9)),
         compute: None,
+        crossing: Crossing { staged: Rate(6e9), peer: None },
     });
     plan(&Request { spec, cards: cards.collect(), host: topology.host.memory, settings: &topology.run })
 }
@@ -85,6 +86,7 @@ fn cards(memory: &[u64]) -> Vec<CardBudget> {
         link: Rate(12e9),
         rate: Rate(400e9),
         compute: None,
+        crossing: Crossing { staged: Rate(6e9), peer: None },
     };
     memory.iter().enumerate().map(card).collect()
 }
@@ -252,4 +254,34 @@ proptest! {
             Err(error) => prop_assert!(matches!(error, PlanError::TooSmall { .. }), "{error}"),
         }
     }
+}
+
+#[test]
+fn each_boundary_has_a_way_and_a_reason() {
+    let spec = spec(QWEN3_30B);
+    let mut all = cards(&[10 * GIB, 10 * GIB, 10 * GIB]);
+    // NVLink between the first two, nothing between the others.
+    all[1].crossing.peer = Some(Rate(200e9));
+    let with = |hand_off, cards: &[CardBudget]| {
+        let settings = RunSettings { hand_off, ..RunSettings::default() };
+        plan(&Request { spec: &spec, cards: cards.to_vec(), host: Bytes(64 << 30), settings: &settings })
+    };
+    use HandOffWay::{Host, Nccl, Peer};
+    let ways = |hand_off| with(hand_off, &all).unwrap().hand_offs.iter().map(|at| at.way).collect::<Vec<_>>();
+    assert_eq!(ways(HandOff::Auto), [Peer, Host]);
+    assert_eq!(ways(HandOff::Host), [Host, Host]);
+    assert_eq!(ways(HandOff::Peer), [Peer, Host]);
+    assert_eq!(ways(HandOff::Nccl), [Nccl, Nccl]);
+    let text = with(HandOff::Peer, &all).unwrap().to_string();
+    for line in [
+        "hand-off  gpu0 to gpu1 by peer copy, once its test has passed: run.hand_off asks for it",
+        "hand-off  gpu1 to gpu2 through host memory: rig.peer does not name the two cards",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    all[2].kind = CardKind::Virtual;
+    let error = with(HandOff::Nccl, &all).unwrap_err().to_string();
+    assert!(error.starts_with("run.hand_off: NCCL joins NVIDIA GPUs, and gpu2 is a virtual card"), "{error}");
+    let one = with(HandOff::Nccl, &cards(&[40 * GIB])).unwrap();
+    assert!(one.hand_offs.is_empty() && one.notes.iter().any(|note| note.contains("nothing is handed off")), "{one}");
 }

@@ -5,12 +5,14 @@ mod support;
 
 use std::sync::Arc;
 
+use aqueduct::card::Stream;
+use aqueduct::card::ledger::Ledger;
 use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::PlanError;
-use aqueduct::topology::{Ring, RunSettings, Switch, Wave};
-use aqueduct::units::Bytes;
+use aqueduct::topology::{HandOff, Ring, RunSettings, Switch, Wave};
+use aqueduct::units::{Bytes, CardId};
 use proptest::prelude::*;
 use support::stories::{deep, open};
 use support::{ROOMY, least_of_each, plan_for, rig, runner};
@@ -30,9 +32,19 @@ struct Way {
     ring: Option<u32>,
     depth: u32,
     gated: bool,
+    hand_off: HandOff,
     host_pool: bool,
     workers: usize,
     tokens: usize,
+}
+
+/// The commands of each way of hidden states from card to card.
+const WAYS_ACROSS: [&str; 3] = ["copy out", "copy across", "receive"];
+
+/// How often they were given.
+fn crossed(ledger: &Ledger) -> [u64; 3] {
+    let counts = ledger.counts();
+    WAYS_ACROSS.map(|name| (0..4).map(|card| counts.on(CardId(card), Stream::HandOff, name).commands).sum())
 }
 
 /// What happened in all cases together.
@@ -44,6 +56,7 @@ struct Seen {
     tight: u64,
     several_waves: u64,
     by_host: u64,
+    crossed: [u64; 3],
     four_cards: u64,
 }
 
@@ -51,6 +64,7 @@ fn ways() -> impl Strategy<Value = Way> {
     let kv = prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Int8)];
     let ring = prop_oneof![Just(None), (1_u32..12).prop_map(Some)];
     let room = proptest::collection::vec(prop_oneof![Just(0_u32), 0..1000_u32, Just(1000)], 4);
+    let hand_off = prop_oneof![Just(HandOff::Host), Just(HandOff::Peer), Just(HandOff::Nccl)];
     (
         1_usize..=4,
         room,
@@ -59,27 +73,18 @@ fn ways() -> impl Strategy<Value = Way> {
         prop_oneof![Just(1_u32), Just(1024)],
         ring,
         prop_oneof![1_u32..20, 1_u32..=64],
-        (any::<bool>(), any::<bool>()),
+        (any::<bool>(), any::<bool>(), hand_off),
         1_usize..3,
         1_usize..30,
     )
-        .prop_map(|(cards, room, kv, wave, floor, ring, depth, (gated, host_pool), workers, tokens)| Way {
-            cards,
-            room,
-            kv,
-            wave,
-            floor,
-            ring,
-            depth,
-            gated,
-            host_pool,
-            workers,
-            tokens,
+        .prop_map(|(cards, room, kv, wave, floor, ring, depth, (gated, host_pool, hand_off), workers, tokens)| {
+            Way { cards, room, kv, wave, floor, ring, depth, gated, hand_off, host_pool, workers, tokens }
         })
 }
 
 fn settings(way: &Way) -> RunSettings {
     let mut settings = RunSettings { context: 64, sequences: 2, ..RunSettings::default() };
+    settings.hand_off = way.hand_off;
     settings.kv.kind = way.kv;
     settings.prompt.wave = Wave::Tokens(way.wave);
     settings.prompt.floor = way.floor;
@@ -145,6 +150,7 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
 
     let test = rig(&memory, way.workers);
     let mut engine = Engine::load(Arc::clone(model), plan, &test.rig, &|_| {}).unwrap();
+    let loaded = crossed(&test.ledger);
     let found = logits(&mut engine, &tokens);
     prop_assert_eq!(test.ledger.violations(), Vec::<String>::new());
     prop_assert_eq!(engine.taken(), (0, 0));
@@ -156,6 +162,9 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     seen.by_host += u64::from(
         way.host_pool && way.floor > 1 && engine.counts().iter().any(|c| c.streamed == 0 && c.host_experts > 12),
     );
+    for ((sum, before), after) in seen.crossed.iter_mut().zip(loaded).zip(crossed(&test.ledger)) {
+        *sum += after - before;
+    }
     seen.four_cards += u64::from(cards == 4);
     seen.several_waves += u64::from(way.tokens / 2 > way.wave as usize);
     Ok(())
@@ -189,6 +198,9 @@ fn logits_are_the_same_bits_on_every_plan() {
         ("prompts in several waves", seen.several_waves),
         ("rigs of four cards", seen.four_cards),
         ("prompts by the host pool", seen.by_host),
+        ("hand-offs through the host", seen.crossed[0]),
+        ("peer copies", seen.crossed[1]),
+        ("hand-offs over wires", seen.crossed[2]),
     ] {
         assert!(count > 0, "no {what} in any case");
     }

@@ -1,6 +1,8 @@
 //! Virtual cards: bounded memory, checked commands, real kernels, slowed links, faults and recovery, threads that end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+#[path = "virtual_card/across.rs"]
+mod across;
 #[path = "virtual_card/any_command.rs"]
 mod any_command;
 

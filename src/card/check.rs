@@ -76,6 +76,9 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
         Command::CopyIn { from, to } => same_length(from.bytes(), to.bytes),
         Command::CopyOut { from, to } => same_length(from.bytes, to.bytes()),
         Command::Copy { from, to } => same_length(from.bytes, to.bytes),
+        Command::CopyAcross { from, to } if from.card == to.card => Err(format!("both spans lie on {}", to.card)),
+        Command::CopyAcross { from, to } => same_length(from.bytes, to.bytes),
+        Command::Send { .. } | Command::Receive { .. } => Ok(()),
         Command::RmsNorm { x, weight, rows, cols, out, .. } => {
             if *cols == 0 {
                 return Err("rows of no elements cannot be normalised".to_owned());

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{HostSpan, Span};
+use super::{HostSpan, Span, Wire};
 use crate::ops::{Activation, AttentionShape, CellLayout, Rope, RouterRule};
 pub use crate::ops::{BlobLayout, ExpertSet};
 use crate::quant::QuantType;
@@ -133,6 +133,27 @@ pub enum Command {
         from: Span,
         /// Target.
         to: Span,
+    },
+    /// From another card's memory, which [`super::Card::reach`] opened, to this card's. Both sides have the same length.
+    CopyAcross {
+        /// Source, on the other card.
+        from: Span,
+        /// Target.
+        to: Span,
+    },
+    /// Into a wire; it ends when the bytes have left the source.
+    Send {
+        /// Source.
+        from: Span,
+        /// The sending end.
+        over: Wire,
+    },
+    /// Out of a wire, what the other end's next [`Command::Send`] gives, which has the same length.
+    Receive {
+        /// Target.
+        to: Span,
+        /// The receiving end.
+        over: Wire,
     },
     /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight`, for `rows` rows of `cols`. `out` may be `x`.
     RmsNorm {
@@ -294,6 +315,9 @@ impl Command {
             Self::CopyIn { .. } => "copy in",
             Self::CopyOut { .. } => "copy out",
             Self::Copy { .. } => "copy",
+            Self::CopyAcross { .. } => "copy across",
+            Self::Send { .. } => "send",
+            Self::Receive { .. } => "receive",
             Self::RmsNorm { .. } => "rms norm",
             Self::Linear { .. } => "linear",
             Self::Rope { .. } => "rope",
@@ -312,7 +336,9 @@ impl Command {
         match self {
             Self::CopyIn { from, to } => vec![HostRead(from.clone()), Write(*to)],
             Self::CopyOut { from, to } => vec![Read(*from), HostWrite(to.clone())],
-            Self::Copy { from, to } => vec![Read(*from), Write(*to)],
+            Self::Copy { from, to } | Self::CopyAcross { from, to } => vec![Read(*from), Write(*to)],
+            Self::Send { from, .. } => vec![Read(*from)],
+            Self::Receive { to, .. } => vec![Write(*to)],
             Self::RmsNorm { x, weight, out, .. } => vec![Read(*x), Read(*weight), Write(*out)],
             Self::Linear { x, parts, scratch, .. } => {
                 let mut all = vec![Read(*x), Write(*scratch)];
@@ -356,12 +382,15 @@ impl Command {
         }
     }
 
-    /// Bytes a copy moves over a link or inside the card; `None` for kernels.
+    /// Bytes a copy moves over a link, a wire or inside the card; `None` for kernels.
     pub fn copied(&self) -> Option<usize> {
         match self {
-            Self::CopyIn { to: span, .. } | Self::CopyOut { from: span, .. } | Self::Copy { from: span, .. } => {
-                Some(span.bytes)
-            }
+            Self::CopyIn { to: span, .. }
+            | Self::CopyOut { from: span, .. }
+            | Self::Copy { from: span, .. }
+            | Self::CopyAcross { to: span, .. }
+            | Self::Send { from: span, .. }
+            | Self::Receive { to: span, .. } => Some(span.bytes),
             _ => None,
         }
     }

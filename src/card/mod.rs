@@ -16,7 +16,9 @@ pub mod scratch;
 pub mod timeline;
 pub mod virt;
 mod watch;
+mod wire;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ pub use event::{Event, EventState};
 pub use lease::{Lease, LeaseId, Leases};
 pub use memory::{HostBuf, HostMemory, HostSpan, PageLock, Region, RegionId, Span};
 pub use watch::{Baton, BatonReceiver, HostAccess, Stamp, Watch, Watcher, baton, bounded_baton};
+pub use wire::{Wire, WireEnd};
 
 use crate::units::{Bytes, CardId};
 
@@ -75,6 +78,15 @@ pub enum CardKind {
 
 /// A region takes its size rounded up to this of a card's budget; a card whose memory needs no alignment takes less.
 pub const REGION_ALIGN: usize = 256;
+
+/// A card as other cards see it.
+#[derive(Clone)]
+pub struct Neighbour {
+    /// Its place in the rig.
+    pub card: CardId,
+    /// For cards of the same kind.
+    pub inner: Arc<dyn Any + Send + Sync>,
+}
 
 /// One accelerator: bounded memory and in-order streams. All methods may be called from any thread.
 pub trait Card: Send + Sync {
@@ -150,6 +162,21 @@ pub trait Card: Send + Sync {
     fn waited(&self, _on: Stream) -> Duration {
         Duration::ZERO
     }
+
+    /// What another card of the same kind needs to know of this one, for its [`Card::reach`] and [`Card::join`].
+    fn neighbour(&self) -> Neighbour;
+
+    /// Lets [`Command::CopyAcross`] of this card read the memory of another.
+    ///
+    /// # Errors
+    /// Why this card cannot reach it.
+    fn reach(&self, from: &Neighbour) -> Result<(), String>;
+
+    /// Joins this card, which will send, with another one by a wire. Returns the sending and the receiving end.
+    ///
+    /// # Errors
+    /// Why there is no wire, at the latest after `limit`.
+    fn join(&self, to: &Neighbour, limit: Duration) -> Result<[Wire; 2], String>;
 
     /// The leases whose spans this card's commands may use.
     fn leases(&self) -> &Arc<Leases>;

@@ -13,9 +13,9 @@ use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Presence, Rig, RigOptions};
 use crate::model::Model;
-use crate::plan::{self, CardBudget, Plan};
-use crate::topology::{self, CardAddress, Links, Topology};
-use crate::units::{Bytes, Rate};
+use crate::plan::{self, CardBudget, Crossing, HandOffWay, Plan};
+use crate::topology::{self, CardAddress, Flow, Links, Topology};
+use crate::units::{Bytes, CardId, Rate};
 
 /// What runs where.
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub struct MachineArgs {
     /// GPUs that may be used, by index, UUID or PCI address; indices of the topology count among them. `none`: the CPU computes.
     #[arg(long, value_name = "GPUS", value_parser = devices, hide_short_help = true)]
     pub devices: Option<Devices>,
-    /// Refuses to run where a declared GPU is missing.
+    /// Refuses to run where a declared GPU is missing, or hidden states cannot cross as run.hand_off asks.
     #[arg(long, hide_short_help = true)]
     pub strict: bool,
     #[command(flatten)]
@@ -150,7 +150,7 @@ impl MachineArgs {
 
     /// How the rig is opened.
     pub fn rig_options(&self, timeline: Option<Timeline>) -> RigOptions {
-        RigOptions { timeline, check_order: self.check_order, compiler: self.kernels.compiler() }
+        RigOptions { timeline, check_order: self.check_order, strict: self.strict, compiler: self.kernels.compiler() }
     }
 
     /// Loads the engine, with a progress bar on a terminal.
@@ -182,18 +182,23 @@ pub fn open_model(path: &Path) -> anyhow::Result<Arc<Model>> {
 
 /// The plan of a model on a rig.
 pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
-    let rates = Links::new(topology).all_to_cards();
+    let links = Links::new(topology);
+    let rates = links.all_to_cards();
+    let ids = topology.cards().iter().map(|card| card.id);
+    let before = ids.clone().take(1).chain(ids);
     let cards = topology
         .cards()
         .iter()
         .zip(rates)
-        .map(|(card, link)| CardBudget {
+        .zip(before)
+        .map(|((card, link), before)| CardBudget {
             id: card.id,
             name: card.name.clone(),
             kind: planned_as(card.kind),
             memory: card.usable(),
             link,
             compute: card.compute,
+            crossing: crossing(&links, before, card.id),
             rate: card.rate.unwrap_or(match planned_as(card.kind) {
                 CardKind::Virtual => topology.host.rate,
                 CardKind::Cuda => UNDECLARED_RATE,
@@ -202,6 +207,13 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
         .collect();
     let request = plan::Request { spec: &model.spec, cards, host: topology.host.memory, settings: &topology.run };
     plan::plan(&request).context("no plan fits")
+}
+
+/// What hidden states can have on their way between two cards.
+fn crossing(links: &Links, from: CardId, to: CardId) -> Crossing {
+    let (out, back) = (links.alone(Flow::ToHost(from)).0, links.alone(Flow::ToCard(to)).0);
+    let peer = links.peer_allowed(from, to).then(|| links.alone(Flow::Between(from, to)));
+    Crossing { staged: Rate(out * back / (out + back)), peer }
 }
 
 /// Loads an engine with a progress bar.
@@ -213,7 +225,26 @@ pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: 
     bar.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
     tracing::info!("loaded {bytes} in {seconds:.2} s, {}", Rate(bytes.0 as f64 / seconds));
+    tell_hand_offs(&engine, topology, options.strict)?;
     Ok(engine)
+}
+
+/// Says which way hidden states take and why; with `strict` refuses one that was not asked for.
+fn tell_hand_offs(engine: &Engine, topology: &Topology, strict: bool) -> anyhow::Result<()> {
+    let plan = engine.plan();
+    let asked = HandOffWay::asked(topology.run.hand_off);
+    for hand_off in &plan.hand_offs {
+        let (from, to) = (plan.name_of(hand_off.from), plan.name_of(hand_off.to));
+        let line = format!("hidden states go from {from} to {to} {}: {}", hand_off.way.name(), hand_off.why);
+        match asked {
+            Some(asked) if asked != hand_off.way && strict => {
+                anyhow::bail!("{line}; run.hand_off asks for another way, and --strict for no less")
+            }
+            Some(asked) if asked != hand_off.way => tracing::warn!("{line}"),
+            _ => tracing::info!("{line}"),
+        }
+    }
+    Ok(())
 }
 
 /// A progress bar over bytes; quiet when standard error is no terminal.

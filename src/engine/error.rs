@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::card::CardError;
 use crate::cpu::TeamError;
 use crate::gguf::GgufError;
+use crate::units::CardId;
 
 /// An error of the engine.
 #[derive(Debug, Error)]
@@ -69,6 +70,21 @@ pub enum EngineError {
         /// Its name in the topology.
         card: String,
         /// Why, and what to do.
+        reason: String,
+    },
+    /// The test of a hand-off got stuck.
+    #[error(
+        "hidden states did not get from {from} to {to} {way}: {reason}; the card did not come back, so nothing can run here: set \
+         run.hand_off to host"
+    )]
+    HandOff {
+        /// The card that sent.
+        from: CardId,
+        /// The card that should have received.
+        to: CardId,
+        /// How.
+        way: &'static str,
+        /// What was seen.
         reason: String,
     },
     /// Reading the model file failed.

@@ -37,12 +37,12 @@ pub use sequence::Sequence;
 
 use crate::card::{BatonReceiver, Card, Stream, bounded_baton};
 use crate::model::Model;
-use crate::plan::{Plan, memory};
+use crate::plan::{Plan, Use, memory};
 use crate::units::{Bytes, TokenId};
 use experts::arena::Arena;
 use experts::gate::Published;
 use experts::latest_gate::LatestGate;
-use handoff::{Embeddings, boundary};
+use handoff::{Embeddings, Side};
 use prompt::Wave;
 use sequence::FreeSlots;
 use stage::Stage;
@@ -74,32 +74,30 @@ impl Engine {
     ///
     /// # Errors
     /// When memory is short, the file cannot be read, or plan, model and rig do not belong together.
-    pub fn load(model: Arc<Model>, plan: Plan, rig: &Rig, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
+    pub fn load(model: Arc<Model>, mut plan: Plan, rig: &Rig, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
         let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
         let watcher = rig.host.watcher();
         let (reply, replies) = bounded_baton(watcher, REPLIES);
-        let mut stages = Vec::with_capacity(plan.stages.len());
-        let mut counters = Vec::with_capacity(plan.stages.len());
-        let mut latest_gates = Vec::with_capacity(plan.stages.len());
-        let mut cards = Vec::with_capacity(plan.stages.len());
-        let mut incoming = None;
-        for (i, stage_plan) in plan.stages.iter().enumerate() {
-            let stage = Stage::load(&model, &plan, stage_plan, rig, &arena, progress)?;
-            counters.push(Arc::clone(&stage.counters));
-            latest_gates.push(Arc::clone(&stage.latest_gate));
-            cards.push(Arc::clone(&stage.card));
-            let inlet = match incoming.take() {
-                None => Inlet::Embeddings(Embeddings::new(&rig.host, stage_plan.host.arriving)?),
-                Some(receiver) => Inlet::Stage(receiver),
-            };
-            let outlet = match plan.stages.get(i + 1) {
-                None => None,
-                Some(next) => {
-                    let (sender, receiver) = boundary(&rig.host, watcher, next.host.arriving / 2)?;
-                    incoming = Some(receiver);
-                    Some(sender)
-                }
-            };
+        let load = |stage| Stage::load(&model, &plan, stage, rig, &arena, progress);
+        let loaded = plan.stages.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let counters = loaded.iter().map(|stage| Arc::clone(&stage.counters)).collect();
+        let latest_gates = loaded.iter().map(|stage| Arc::clone(&stage.latest_gate)).collect();
+        let cards = loaded.iter().map(|stage| Arc::clone(&stage.card)).collect();
+        let first = plan.stages.first().map_or(0, |stage| stage.host.arriving);
+        let mut inlets = vec![Inlet::Embeddings(Embeddings::new(&rig.host, first)?)];
+        let mut outlets = Vec::with_capacity(loaded.len());
+        for ((from, to), hand_off) in loaded.iter().zip(loaded.iter().skip(1)).zip(&mut plan.hand_offs) {
+            let bytes = plan.stages.get(inlets.len()).map_or(0, |stage| stage.host.arriving / 2);
+            let side = |stage: &Stage| stage.buffers.whole(Use::Hidden).map(|hidden| (Arc::clone(&stage.card), hidden));
+            let (from, to) = (side(from)?, side(to)?);
+            let sides = [&from, &to].map(|(card, hidden)| Side { card, hidden: *hidden });
+            let (sender, receiver) = handoff::open(&rig.host, hand_off, sides, bytes)?;
+            outlets.push(Some(sender));
+            inlets.push(Inlet::Stage(receiver));
+        }
+        outlets.push(None);
+        let mut stages = Vec::with_capacity(loaded.len());
+        for ((stage, inlet), outlet) in loaded.into_iter().zip(inlets).zip(outlets) {
             let hidden = vec![None; memory::hidden_buffers(plan.stages.len())];
             let worker =
                 Worker { stage, model: Arc::clone(&model), inlet, outlet, replies: reply.clone(), hidden, jobs: 0 };
@@ -116,7 +114,7 @@ impl Engine {
         Bytes((dense + spec.output_norm.bytes + spec.head.bytes) as u64) + spec.expert_bytes()
     }
 
-    /// The plan.
+    /// The plan; its hand-offs are those that are used, also where another one was planned and did not work.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -126,6 +124,8 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Mismatch`] when it gives memory in another way; nothing changes then.
     pub fn read_prompts_by(&mut self, plan: &Plan) -> Result<(), EngineError> {
+        let hand_offs = self.plan.hand_offs.clone();
+        let plan = Plan { hand_offs, ..plan.clone() };
         let mut same = Plan { prompt: self.plan.prompt, notes: self.plan.notes.clone(), ..plan.clone() };
         same.kv.prefetch = self.plan.kv.prefetch;
         if same != self.plan {
@@ -133,7 +133,7 @@ impl Engine {
                 "another plan may change how prompts are read, not what memory holds".into(),
             ));
         }
-        self.plan = plan.clone();
+        self.plan = plan;
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub struct RigOptions {
     pub timeline: Option<Timeline>,
     /// Wraps every card in a ledger: an access that nothing orders is an error.
     pub check_order: bool,
+    /// Whether the caller refuses what runs otherwise than was asked for.
+    pub strict: bool,
     /// Where kernels of GPUs come from.
     pub compiler: CompilerSettings,
 }

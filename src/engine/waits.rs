@@ -6,6 +6,10 @@ use crate::card::Why;
 pub const HIDDEN_ARRIVED: Why = Why("hidden states arrived");
 /// An arriving copy waits until compute has done with the hidden buffer's last wave.
 pub const HIDDEN_FREE: Why = Why("hidden buffer free");
+/// An arriving copy waits until the next card has copied the hidden buffer's last wave.
+pub const HIDDEN_COPIED: Why = Why("hidden states copied");
+/// A copy from the sending card's memory waits for its last layer.
+pub const HIDDEN_READY: Why = Why("hidden states ready");
 /// The host waits before it writes embeddings over the last wave's.
 pub const EMBEDDINGS_TAKEN: Why = Why("embeddings taken");
 /// The leaving copy waits for the stage's last layer.
@@ -53,9 +57,11 @@ pub const REQUEST_END: Why = Why("request end");
 pub const LOADED: Why = Why("loaded");
 
 /// All of them.
-pub const ALL: [Why; 24] = [
+pub const ALL: [Why; 26] = [
     HIDDEN_ARRIVED,
     HIDDEN_FREE,
+    HIDDEN_COPIED,
+    HIDDEN_READY,
     EMBEDDINGS_TAKEN,
     STAGE_DONE,
     HAND_OFF_SENT,

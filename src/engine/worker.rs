@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::cancel::Cancel;
-use super::handoff::{Embeddings, Receiver, Sender};
+use super::handoff::{Embeddings, Free, Receiver, Sender};
 use super::kv::cells::Slot;
 use super::layer::F32;
 use super::prompt::Wave;
@@ -160,6 +160,9 @@ impl Worker {
     ) -> Result<(), EngineError> {
         let mut passed = Passed::default();
         let mut result = self.caught(|worker| worker.job(number, rows, tokens, wanted, request, &mut passed));
+        if matches!(&result, Err(error) if !matches!(error, EngineError::Cancelled)) {
+            self.cut();
+        }
         if let Err(error) = self.keep_step(&passed)
             && result.is_ok()
         {
@@ -172,10 +175,17 @@ impl Worker {
         }
         if let Err(error) = &result {
             request.failed.store(true, Ordering::Release);
-            if !matches!(error, EngineError::Cancelled)
-                && let Err(error) = self.stage.end_prompt(true)
-            {
-                result = Err(error);
+            if !matches!(error, EngineError::Cancelled) {
+                // What a neighbour's failure brought about is not the cause of the request's end.
+                let followed = self.cut_from_afar();
+                self.cut();
+                let recovered = self.stage.end_prompt(true);
+                if followed {
+                    result = Err(EngineError::Cancelled);
+                }
+                if let Err(error) = recovered {
+                    result = Err(error);
+                }
             }
         }
         result
@@ -187,19 +197,58 @@ impl Worker {
         ran.unwrap_or_else(|_| Err(EngineError::Thread(format!("the stage on {} panicked", self.stage.card.id()))))
     }
 
+    /// After a failure of this stage: what it has queued for its neighbours may never run, and they must not wait for it.
+    fn cut(&self) {
+        if let Inlet::Stage(receiver) = &self.inlet {
+            receiver.cut();
+        }
+        if let Some(sender) = &self.outlet {
+            sender.cut();
+        }
+    }
+
+    /// Whether a neighbour failed and cut its wire.
+    fn cut_from_afar(&self) -> bool {
+        let inlet = matches!(&self.inlet, Inlet::Stage(receiver) if receiver.cut_from_afar());
+        inlet || self.outlet.as_ref().is_some_and(Sender::cut_from_afar)
+    }
+
     /// Makes the messages to the neighbours that the job did not come to.
     fn keep_step(&mut self, passed: &Passed) -> Result<(), EngineError> {
-        if let Inlet::Stage(receiver) = &mut self.inlet
-            && !passed.taken
-        {
-            receiver.pass()?;
+        let card = Arc::clone(&self.stage.card);
+        if !passed.taken {
+            let (turn, hidden) = self.turn()?;
+            let wired = matches!(&self.inlet, Inlet::Stage(receiver) if receiver.is_wired());
+            let free = if wired { self.free(turn)? } else { None };
+            if let Inlet::Stage(receiver) = &mut self.inlet {
+                receiver.pass(card.as_ref(), hidden, free.as_ref())?;
+            }
         }
         if let Some(sender) = &mut self.outlet
             && !passed.sent
         {
-            sender.abandon()?;
+            sender.abandon(card.as_ref())?;
         }
         Ok(())
+    }
+
+    /// The hidden buffer whose turn it is, and its number.
+    fn turn(&self) -> Result<(usize, Span), EngineError> {
+        let buffers = self.hidden.len().max(1);
+        let (turn, whole) = (self.jobs % buffers, self.stage.buffers.whole(Use::Hidden)?);
+        let bytes = whole.bytes / buffers;
+        Ok((turn, whole.part(turn * bytes, bytes)))
+    }
+
+    /// When the hidden buffer whose turn it is may be written again.
+    fn free(&mut self, turn: usize) -> Result<Option<Free>, EngineError> {
+        if let Some(sender) = &mut self.outlet
+            && let Some(event) = sender.freed()?
+        {
+            return Ok(Some(Free { event, why: waits::HIDDEN_COPIED }));
+        }
+        let event = self.hidden.get(turn).cloned().flatten();
+        Ok(event.map(|event| Free { event, why: waits::HIDDEN_FREE }))
     }
 
     /// Waits until all of the request has run on this stage, so that a late failure is still its own.
@@ -242,11 +291,13 @@ impl Worker {
         if stop() {
             return Err(EngineError::Cancelled);
         }
-        let turn = self.jobs % self.hidden.len().max(1);
+        let (turn, buffer) = self.turn()?;
         self.jobs += 1;
         let bytes = tokens.len() * self.stage.width * F32;
-        let whole = self.stage.buffers.whole(Use::Hidden)?;
-        let hidden = self.stage.buffers.part(Use::Hidden, turn * (whole.bytes / self.hidden.len().max(1)), bytes)?;
+        if bytes > buffer.bytes {
+            return Err(EngineError::Mismatch(format!("{} rows exceed the hidden buffer", tokens.len())));
+        }
+        let hidden = buffer.part(0, bytes);
 
         if let Rows::Wave(wave) = rows {
             self.stage.prompt = request.prompt;
@@ -292,7 +343,7 @@ impl Worker {
         tokens: &[TokenId],
         passed: &mut Passed,
     ) -> Result<Option<Event>, EngineError> {
-        let free = self.hidden.get(turn).cloned().flatten();
+        let free = self.free(turn)?;
         match &mut self.inlet {
             Inlet::Stage(receiver) => {
                 passed.taken = true;

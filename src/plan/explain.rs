@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{HandOffPlan, KvPlan, Plan, Request, StagePlan, Use};
+use super::{HandOffWay, KvPlan, Plan, Request, StagePlan, Use};
 use crate::ops::ATTENTION_TILE;
-use crate::units::Bytes;
+use crate::units::{Bytes, CardId};
 
 /// Sentences about decisions that are not visible in the numbers.
 pub(super) fn notes(request: &Request<'_>, plan: &Plan) -> Vec<String> {
@@ -102,9 +102,10 @@ impl fmt::Display for Plan {
                 )?;
             }
         }
-        match self.hand_off {
-            HandOffPlan::None => {}
-            HandOffPlan::Host => writeln!(f, "hand-off  through host memory, two buffers a boundary")?,
+        for hand_off in &self.hand_offs {
+            let (from, to) = (self.name_of(hand_off.from), self.name_of(hand_off.to));
+            let tested = if hand_off.way == HandOffWay::Host { "" } else { ", once its test has passed" };
+            writeln!(f, "hand-off  {from} to {to} {}{tested}: {}", hand_off.way.name(), hand_off.why)?;
         }
         for note in &self.notes {
             writeln!(f, "note      {note}")?;
@@ -114,6 +115,12 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    /// A card's name in the topology.
+    pub fn name_of(&self, card: CardId) -> String {
+        let stage = self.stages.iter().find(|stage| stage.card == card);
+        stage.map_or_else(|| card.to_string(), |stage| stage.name.clone())
+    }
+
     fn cells(&self) -> String {
         let KvPlan { resident, streamed, staging, tile, prefetch, .. } = self.kv;
         if !self.kv.streams() {

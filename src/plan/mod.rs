@@ -4,6 +4,7 @@
 //! smallest change that would make it fit. It allocates nothing; the engine allocates exactly what [`memory`] lists.
 
 mod explain;
+mod handoff;
 mod kv;
 pub mod memory;
 mod needs;
@@ -16,6 +17,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+pub use handoff::{Crossing, HandOffPlan, HandOffWay};
 pub use kv::KvPlan;
 pub use memory::{Buffer, Use};
 pub use pool::{ExpertsPlan, Placement};
@@ -43,6 +45,8 @@ pub struct CardBudget {
     pub rate: Rate,
     /// Operations a second of its matrix products, where they are known.
     pub compute: Option<Flops>,
+    /// What hidden states can have from the card before it.
+    pub crossing: Crossing,
 }
 
 /// What a plan is made for.
@@ -79,8 +83,8 @@ pub struct Plan {
     pub row_block: usize,
     /// How prompts are read.
     pub prompt: PromptPlan,
-    /// How hidden states cross between stages.
-    pub hand_off: HandOffPlan,
+    /// How hidden states cross between stages, in their order.
+    pub hand_offs: Vec<HandOffPlan>,
     /// Decisions that deserve a sentence.
     pub notes: Vec<String>,
 }
@@ -135,16 +139,6 @@ pub struct PromptPlan {
     pub host_pool: bool,
 }
 
-/// How hidden states cross between stages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HandOffPlan {
-    /// There is one stage.
-    None,
-    /// Through two page-locked host buffers.
-    Host,
-}
-
 impl StagePlan {
     /// All bytes of the card.
     pub fn total(&self) -> Bytes {
@@ -195,11 +189,12 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
             host_pool: settings.prompt.host_pool,
             group: ring.map_or(1, group),
         },
-        hand_off: if stages.len() > 1 { HandOffPlan::Host } else { HandOffPlan::None },
+        hand_offs: handoff::choose(request, &stages),
         notes: Vec::new(),
         stages,
     };
     plan.notes = explain::notes(request, &plan);
-    plan.notes.extend([routed_stream.note, prefetch.note].into_iter().flatten());
+    let hand_off = handoff::note(request, &plan.stages);
+    plan.notes.extend([routed_stream.note, prefetch.note, hand_off].into_iter().flatten());
     Ok(plan)
 }

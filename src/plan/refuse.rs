@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use super::{HostPlan, Request, split};
+use super::{HostPlan, Request, handoff, split};
 use crate::ops::{ATTENTION_TILE, KvType};
-use crate::topology::{HandOff, ResidentCells, RunSettings};
+use crate::topology::{ResidentCells, RunSettings};
 use crate::units::Bytes;
 
 /// Why there is no plan.
@@ -81,10 +81,7 @@ pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
     if settings.sequences == 0 {
         return unsupported("run.sequences", "at least one sequence is needed".to_owned());
     }
-    if matches!(settings.hand_off, HandOff::Peer | HandOff::Nccl) {
-        return unsupported("run.hand_off", "this version hands off through the host; say `auto` or `host`".to_owned());
-    }
-    Ok(())
+    handoff::check(request)
 }
 
 /// Refuses a host that is too small.

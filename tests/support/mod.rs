@@ -16,8 +16,8 @@ use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
 use aqueduct::cpu::Team;
 use aqueduct::engine::{Engine, Rig};
 use aqueduct::model::Model;
-use aqueduct::plan::{self, CardBudget, Plan, PlanError};
-use aqueduct::topology::RunSettings;
+use aqueduct::plan::{self, CardBudget, Crossing, HandOffWay, Plan, PlanError};
+use aqueduct::topology::{HandOff, RunSettings};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::test_runner::{Config, TestRunner};
 
@@ -55,6 +55,9 @@ pub fn rig(budgets: &[Bytes], workers: usize) -> TestRig {
     TestRig { rig: Rig { cards, host, team }, ledger, faults }
 }
 
+/// Peer copies are allowed and pay only where they are asked for.
+pub const CROSSING: Crossing = Crossing { staged: Rate(10e9), peer: Some(Rate(5e9)) };
+
 /// Budgets of virtual cards as the planner sees them.
 pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
     let budget = |(i, memory): (usize, &Bytes)| CardBudget {
@@ -65,13 +68,20 @@ pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
         link: Rate(10e9),
         rate: Rate(20e9),
         compute: None,
+        crossing: CROSSING,
     };
     all.iter().enumerate().map(budget).collect()
 }
 
-/// The plan of a model on virtual cards.
+/// The plan of a model on virtual cards. They are joined by wires where NCCL is asked for, which a plan for users refuses.
 pub fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
-    plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host: Bytes(8 << 30), settings })
+    let wired = settings.hand_off == HandOff::Nccl;
+    let hand_off = if wired { HandOff::Host } else { settings.hand_off };
+    let settings = &RunSettings { hand_off, ..settings.clone() };
+    let mut plan =
+        plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host: Bytes(8 << 30), settings })?;
+    plan.hand_offs.iter_mut().filter(|_| wired).for_each(|hand_off| hand_off.way = HandOffWay::Nccl);
+    Ok(plan)
 }
 
 /// An engine on virtual cards under a ledger.

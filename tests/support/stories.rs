@@ -8,7 +8,7 @@ use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::{Plan, StagePlan};
 use aqueduct::synth::{Overrides, Shape, write_model};
-use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
+use aqueduct::topology::{HandOff, ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 
 use super::{ROOMY, least, plan_for};
@@ -21,6 +21,14 @@ pub struct Story {
     pub memory: Vec<Bytes>,
     pub settings: RunSettings,
     pub tokens: Vec<u32>,
+}
+
+impl Story {
+    /// The same with another way of hidden states from card to card.
+    pub fn across(mut self, name: &'static str, way: HandOff) -> Self {
+        (self.name, self.settings.hand_off) = (name, way);
+        self
+    }
 }
 
 /// How prompts get their experts.

@@ -4,7 +4,9 @@ use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use aqueduct::card::{Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why};
+use aqueduct::card::{
+    Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Neighbour, Region, Stream, Why, Wire,
+};
 use aqueduct::units::{Bytes, CardId};
 
 /// What is done with a card.
@@ -139,6 +141,18 @@ impl Card for Tap {
 
     fn waited(&self, on: Stream) -> Duration {
         self.card.waited(on)
+    }
+
+    fn neighbour(&self) -> Neighbour {
+        self.card.neighbour()
+    }
+
+    fn reach(&self, from: &Neighbour) -> Result<(), String> {
+        self.card.reach(from)
+    }
+
+    fn join(&self, to: &Neighbour, limit: Duration) -> Result<[Wire; 2], String> {
+        self.card.join(to, limit)
     }
 
     fn leases(&self) -> &Arc<Leases> {

@@ -37,12 +37,14 @@ enum Damage {
     Number(usize),
 }
 
-const KINDS: usize = 12;
+const KINDS: usize = 13;
 
 /// Hands out spans of a region one after the other.
 struct Spans<'a> {
     region: &'a Region,
     next: Cell<usize>,
+    /// Memory of another card.
+    other: &'a Region,
 }
 
 impl Spans<'_> {
@@ -160,6 +162,7 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
                 layout,
             }
         }
+        11 => Command::CopyAcross { from: at.other.span(cols, cols), to: at.bytes(cols) },
         _ => Command::Combine {
             routing: routing(experts, top_k),
             slots: at.words(rows * top_k * cols),
@@ -176,7 +179,8 @@ fn spans(command: &mut Command) -> Vec<&mut Span> {
     match command {
         Command::CopyIn { to, .. } => vec![to],
         Command::CopyOut { from, .. } => vec![from],
-        Command::Copy { from, to } => vec![from, to],
+        Command::Copy { from, to } | Command::CopyAcross { from, to } => vec![from, to],
+        Command::Send { from: span, .. } | Command::Receive { to: span, .. } => vec![span],
         Command::RmsNorm { x, weight, out, .. } => vec![x, weight, out],
         Command::Linear { x, parts, scratch, .. } => {
             let parts = parts
@@ -213,7 +217,12 @@ fn spans(command: &mut Command) -> Vec<&mut Span> {
 fn renumber(command: &mut Command, by: usize) {
     let (a, b) = (by / 4, by % 4);
     match command {
-        Command::CopyIn { .. } | Command::CopyOut { .. } | Command::Copy { .. } => {}
+        Command::CopyIn { .. }
+        | Command::CopyOut { .. }
+        | Command::Copy { .. }
+        | Command::CopyAcross { .. }
+        | Command::Send { .. }
+        | Command::Receive { .. } => {}
         Command::RmsNorm { rows, cols, .. } => *if b == 0 { rows } else { cols } = a,
         Command::Linear { rows, parts, .. } => match parts.first_mut() {
             Some(part) if b == 0 => part.weight.rows = a,
@@ -267,11 +276,14 @@ fn a_command_is_refused_or_runs() {
         .prop_map(|(kind, rows, cols, heads, count, flag)| Sizes { kind, rows, cols, heads, count, flag });
     let bench = Bench::new();
     let region = bench.region(64 << 10, "all");
+    let other = Bench::new();
+    let beyond = other.region(64, "beyond");
+    bench.card.reach(&other.card.neighbour()).unwrap();
     let host = HostMemory::default();
     let zeros = host.alloc(region.bytes, "zeros").unwrap();
     let mut runner = TestRunner::new(Config { cases: 6_000, failure_persistence: None, ..Config::default() });
     let result = runner.run(&(sizes, damage()), |(sizes, damage)| {
-        let mut command = right(&sizes, &Spans { region: &region, next: Cell::new(0) }, &host);
+        let mut command = right(&sizes, &Spans { region: &region, next: Cell::new(0), other: &beyond }, &host);
         let name = command.name();
         {
             let mut spans = spans(&mut command);

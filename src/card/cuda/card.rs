@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cudarc::driver::result;
 use cudarc::driver::sys;
@@ -16,9 +17,13 @@ use super::kernels::Kernels;
 use super::launch::Launch;
 use super::mark::{Mark, Marks};
 use super::module::Module;
+use super::nccl;
 use super::page_lock::CudaPageLock;
+use super::peer::{Peer, Peers};
 use crate::card::check;
-use crate::card::{Card, CardError, CardKind, Command, Event, HostSpan, Leases, PageLock, Region, Stream, Why};
+use crate::card::{
+    Card, CardError, CardKind, Command, Event, HostSpan, Leases, Neighbour, PageLock, Region, Stream, Why, Wire,
+};
 use crate::ops::{AttentionShape, KvType};
 use crate::quant::QuantType;
 use crate::units::{Bytes, CardId};
@@ -49,7 +54,8 @@ pub struct CudaCard {
     fault: Arc<Fault>,
     marks: Arc<Marks>,
     kernels: Kernels,
-    arena: Arena,
+    arena: Arc<Arena>,
+    peers: Peers,
     free_after: Bytes,
     context: Arc<Context>,
 }
@@ -106,7 +112,7 @@ impl CudaCard {
             doing: "making the streams".to_owned(),
             reason: "some are missing".to_owned(),
         })?;
-        let arena = Arena::take(settings.card, &context, settings.budget)?;
+        let arena = Arc::new(Arena::take(settings.card, &context, settings.budget)?);
         let (free_after, _) = result::mem_get_info().map_err(while_doing("reading the free memory"))?;
         Ok(Self {
             fault: Arc::new(Fault::new(settings.card)),
@@ -118,6 +124,7 @@ impl CudaCard {
             streams,
             kernels,
             arena,
+            peers: Peers::default(),
             context,
         })
     }
@@ -151,6 +158,8 @@ impl CudaCard {
         Launch {
             kernels: &self.kernels,
             arena: &self.arena,
+            peers: &self.peers,
+            context: &self.context,
             stream: queue.stream,
             arch: self.device.arch,
             processors: self.device.processors as usize,
@@ -276,6 +285,19 @@ impl Card for CudaCard {
         }
         self.fault.forget();
         Ok(())
+    }
+
+    fn neighbour(&self) -> Neighbour {
+        let peer = Peer { context: Arc::clone(&self.context), arena: Arc::clone(&self.arena) };
+        Neighbour { card: self.id(), inner: Arc::new(peer) }
+    }
+
+    fn reach(&self, from: &Neighbour) -> Result<(), String> {
+        self.peers.open(&self.context, from)
+    }
+
+    fn join(&self, to: &Neighbour, limit: Duration) -> Result<[Wire; 2], String> {
+        nccl::join([&self.context, &Peer::of(to)?.context], limit)
     }
 
     fn leases(&self) -> &Arc<Leases> {

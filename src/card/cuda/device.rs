@@ -123,6 +123,16 @@ impl Context {
         Ok(Self { device, context })
     }
 
+    /// The driver's number of its device.
+    pub(super) fn device(&self) -> sys::CUdevice {
+        self.device
+    }
+
+    /// The driver's handle.
+    pub(super) fn handle(&self) -> sys::CUcontext {
+        self.context
+    }
+
     /// Makes it the calling thread's context.
     pub(super) fn bind(&self) -> Result<(), DriverError> {
         // SAFETY: the context is retained until `drop`.

@@ -14,8 +14,10 @@ mod kernels;
 mod launch;
 mod mark;
 mod module;
+mod nccl;
 mod nvrtc;
 mod page_lock;
+mod peer;
 
 pub use card::{CudaCard, CudaSettings};
 pub use compile::{Built, Compiler, CompilerSettings};

@@ -189,7 +189,7 @@ fn places(named: Option<&Path>) -> Vec<PathBuf> {
 }
 
 /// The package folders of Python installations in the usual places.
-fn pythons() -> Vec<PathBuf> {
+pub(super) fn pythons() -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = ["/usr/local/lib", "/usr/lib"].map(PathBuf::from).into();
     #[allow(deprecated, reason = "the behaviour that was deprecated concerns Windows")]
     if let Some(home) = std::env::home_dir() {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::{History, Ledger, Seen};
 use crate::card::{
-    Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, RegionId, Span, Stream, Why, check,
+    Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Neighbour, Region, RegionId, Span, Stream,
+    Why, Wire, check,
 };
 use crate::units::{Bytes, CardId};
 
@@ -187,6 +188,18 @@ impl Card for LedgerCard {
 
     fn waited(&self, on: Stream) -> Duration {
         self.card.waited(on)
+    }
+
+    fn neighbour(&self) -> Neighbour {
+        self.card.neighbour()
+    }
+
+    fn reach(&self, from: &Neighbour) -> Result<(), String> {
+        self.card.reach(from)
+    }
+
+    fn join(&self, to: &Neighbour, limit: Duration) -> Result<[Wire; 2], String> {
+        self.card.join(to, limit)
     }
 
     fn leases(&self) -> &Arc<Leases> {

@@ -1,7 +1,8 @@
 //! Faults that tests inject into a virtual card.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The faults of a card; clones share them. Without any set, asking costs one atomic read.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Set {
     waiting: Vec<Waiting>,
+    held: bool,
     fired: usize,
 }
 
@@ -33,6 +35,8 @@ pub(super) enum Place {
     CopyRun,
     Alloc,
     Kernel(&'static str),
+    Corrupted,
+    Stuck,
 }
 
 impl Faults {
@@ -56,19 +60,43 @@ impl Faults {
         self.arm(Place::Kernel(name), n);
     }
 
-    /// How many faults have struck.
-    pub fn fired(&self) -> usize {
-        self.0.set.lock().unwrap_or_else(PoisonError::into_inner).fired
+    /// Lets the `n`th arrival from another card from now bring a wrong byte.
+    pub fn corrupt_arrival(&self, n: usize) {
+        self.arm(Place::Corrupted, n);
     }
 
-    /// Takes back the faults that have not struck.
+    /// Lets the `n`th arrival from another card from now not end before [`Faults::clear`].
+    pub fn hold_arrival(&self, n: usize) {
+        self.set().held = true;
+        self.arm(Place::Stuck, n);
+    }
+
+    /// Blocks while an arrival is to be held.
+    pub(super) fn wait_until_cleared(&self) {
+        while self.set().held {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// How many faults have struck.
+    pub fn fired(&self) -> usize {
+        self.set().fired
+    }
+
+    /// Takes back the faults that have not struck, and lets go of what they hold.
     pub fn clear(&self) {
-        self.0.set.lock().unwrap_or_else(PoisonError::into_inner).waiting.clear();
+        let mut set = self.set();
+        set.waiting.clear();
+        set.held = false;
         self.0.armed.store(false, Ordering::Release);
     }
 
+    fn set(&self) -> MutexGuard<'_, Set> {
+        self.0.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn arm(&self, place: Place, n: usize) {
-        let mut set = self.0.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut set = self.set();
         set.waiting.push(Waiting { place, unharmed: n.saturating_sub(1) });
         self.0.armed.store(true, Ordering::Release);
     }
@@ -78,7 +106,7 @@ impl Faults {
         if !self.0.armed.load(Ordering::Acquire) {
             return false;
         }
-        let mut set = self.0.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut set = self.set();
         let mut struck = 0;
         set.waiting.retain_mut(|fault| {
             if fault.place != place {

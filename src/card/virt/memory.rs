@@ -175,4 +175,13 @@ impl Memory {
         // SAFETY: as in `read`, in a block that is not adopted; that nobody else touches them is the caller's promise.
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), span.bytes / size_of::<T>()) })
     }
+
+    /// Changes the last byte of a span that a copy of this card has just written, as broken hardware might.
+    pub(super) fn damage(&self, span: &Span) -> Result<(), String> {
+        // SAFETY: the stream that calls this runs the command that may write the span.
+        if let Some(last) = unsafe { self.write::<u8>(span) }?.last_mut() {
+            *last ^= 1;
+        }
+        Ok(())
+    }
 }

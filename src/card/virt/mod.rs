@@ -6,9 +6,11 @@ mod link;
 mod memory;
 mod run;
 mod stream;
+mod wire;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use faults::Faults;
@@ -21,7 +23,10 @@ use self::memory::Memory;
 use self::stream::{Item, Queue};
 use super::command::Access;
 use super::timeline::Timeline;
-use super::{Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Region, Stream, Why, check};
+use super::{
+    Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Neighbour, Region, Stream, Why, Wire,
+    check,
+};
 use crate::cpu::Team;
 use crate::cpu::linear::Isa;
 use crate::units::{Bytes, CardId};
@@ -58,7 +63,9 @@ pub struct VirtualCard {
 struct Shared {
     id: CardId,
     name: String,
-    memory: Memory,
+    memory: Arc<Memory>,
+    /// Memory of other cards that this one may copy from.
+    reached: RwLock<HashMap<CardId, Arc<Memory>>>,
     team: Arc<Team>,
     isa: Isa,
     links: Option<Links>,
@@ -107,8 +114,17 @@ impl Shared {
         let refused = |reason| CardError::Refused { card: self.id, stream: on, command: name, reason };
         check::command(CardKind::Virtual, &command, &accesses).map_err(refused)?;
         let align = check::alignment(&command);
+        match &command {
+            Command::Send { over, .. } => wire::end(over, true).map(drop).map_err(refused)?,
+            Command::Receive { over, .. } => wire::end(over, false).map(drop).map_err(refused)?,
+            _ => {}
+        }
+        let across = matches!(command, Command::CopyAcross { .. });
         for access in &accesses {
             match access {
+                Access::Read(span) if across => {
+                    self.reached(span.card).and_then(|memory| memory.check(span, align, false)).map_err(refused)?;
+                }
                 Access::Read(span) => self.memory.check(span, align, false).map_err(refused)?,
                 Access::Write(span) => self.memory.check(span, align, true).map_err(refused)?,
                 Access::HostRead(_) => {}
@@ -119,6 +135,12 @@ impl Shared {
             }
         }
         Ok(Checked(Box::new(command)))
+    }
+
+    /// The memory of another card, if this one may copy from it.
+    fn reached(&self, card: CardId) -> Result<Arc<Memory>, String> {
+        let reached = self.reached.read().unwrap_or_else(PoisonError::into_inner);
+        reached.get(&card).cloned().ok_or_else(|| format!("the memory of {card} is not in reach"))
     }
 }
 
@@ -136,7 +158,8 @@ impl VirtualCard {
         let shared = Arc::new(Shared {
             id,
             name,
-            memory: Memory::new(id, budget),
+            memory: Arc::new(Memory::new(id, budget)),
+            reached: RwLock::default(),
             team,
             isa: Isa::best(),
             links,
@@ -257,7 +280,26 @@ impl Card for VirtualCard {
         Duration::from_nanos(waited)
     }
 
+    fn neighbour(&self) -> Neighbour {
+        Neighbour { card: self.shared.id, inner: Arc::clone(&self.shared.memory) as _ }
+    }
+
+    fn reach(&self, from: &Neighbour) -> Result<(), String> {
+        let memory = virtual_memory(from)?;
+        self.shared.reached.write().unwrap_or_else(PoisonError::into_inner).insert(from.card, memory);
+        Ok(())
+    }
+
+    fn join(&self, to: &Neighbour, _limit: Duration) -> Result<[Wire; 2], String> {
+        virtual_memory(to).map(|_| wire::wire())
+    }
+
     fn leases(&self) -> &Arc<Leases> {
         &self.shared.leases
     }
+}
+
+/// The memory of another virtual card.
+fn virtual_memory(of: &Neighbour) -> Result<Arc<Memory>, String> {
+    Arc::clone(&of.inner).downcast().map_err(|_| format!("{} is no virtual card", of.card))
 }

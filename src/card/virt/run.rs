@@ -3,7 +3,7 @@
 
 use bytemuck::{AnyBitPattern, Pod};
 
-use super::{Checked, Shared};
+use super::{Checked, Shared, wire};
 use crate::card::command::{self, AttentionEnd, Cells, ExpertsInto, HeldExpert, Into, LinearPart};
 use crate::card::{Command, HostSpan, Span};
 use crate::cpu::linear::{self, Epilogue, Pick, Product};
@@ -20,6 +20,14 @@ pub(super) fn run(shared: &Shared, checked: &Checked) -> Result<(), String> {
         Command::CopyIn { from, to } => at.write(to)?.copy_from_slice(at.host_read(from)),
         Command::CopyOut { from, to } => at.host_write(to).copy_from_slice(at.read(from)?),
         Command::Copy { from, to } => at.write::<u8>(to)?.copy_from_slice(at.read(from)?),
+        Command::CopyAcross { from, to } => {
+            let other = shared.reached(from.card)?;
+            // SAFETY: see `Bound`: events order the copy after what writes the other card's bytes, which the ledger proves, and `other`
+            // keeps them.
+            at.write::<u8>(to)?.copy_from_slice(unsafe { other.read(from) }?);
+        }
+        Command::Send { from, over } => wire::end(over, true)?.send(at.read(from)?)?,
+        Command::Receive { to, over } => wire::end(over, false)?.receive(at.write(to)?)?,
         Command::RmsNorm { x, weight, eps, out, .. } => {
             let weight = at.read(weight)?;
             if same(x, out) {

@@ -81,10 +81,14 @@ impl Worker {
     }
 
     fn run(&mut self, checked: &Checked, submitted: Instant) {
+        let command = checked.command();
         if self.shared.health().is_err() {
+            // The other card would wait for ever.
+            if let Command::Send { over, .. } | Command::Receive { over, .. } = command {
+                over.end().cut();
+            }
             return;
         }
-        let command = checked.command();
         let start = self.shared.timeline.as_ref().map(Timeline::now);
         match catch_unwind(AssertUnwindSafe(|| self.execute(checked, submitted))) {
             Ok(Ok(span)) => {
@@ -118,6 +122,14 @@ impl Worker {
         let carried = self.shared.link(command).map(|(link, bytes)| link.take(self.ready.max(submitted), bytes));
         let begun = Instant::now();
         run::run(&self.shared, checked)?;
+        if let Command::CopyAcross { to, .. } | Command::Receive { to, .. } = command {
+            if faults.strikes(Place::Stuck) {
+                faults.wait_until_cleared();
+            }
+            if faults.strikes(Place::Corrupted) {
+                self.shared.memory.damage(to)?;
+            }
+        }
         match carried {
             Some((start, end)) => {
                 // By the link's clock, not by when this thread woke: queued copies follow each other without a gap. Where the
@@ -174,7 +186,8 @@ impl Shared {
     fn link(&self, command: &Command) -> Option<(&super::link::Link, usize)> {
         let links = self.links.as_ref()?;
         match command {
-            Command::CopyIn { to, .. } => Some((&links.h2d, to.bytes)),
+            // From card to card over the receiver's own link, as where there is no other between them.
+            Command::CopyIn { to, .. } | Command::CopyAcross { to, .. } => Some((&links.h2d, to.bytes)),
             Command::CopyOut { from, .. } => Some((&links.d2h, from.bytes)),
             _ => None,
         }

@@ -4,6 +4,7 @@ use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 
 use super::super::error::say;
+use super::super::nccl::End;
 use super::super::page_lock::PIECE;
 use super::Launch;
 use crate::card::{HostSpan, Span};
@@ -62,6 +63,36 @@ impl Launch<'_> {
         }
         // SAFETY: both spans lie in the arena.
         self.queued(unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, from.bytes, self.stream) }.result())
+    }
+
+    pub(super) fn copy_across(&self, from: &Span, to: &Span) -> Result<(), String> {
+        let (context, source) = self.peers.address(from).map_err(|reason| format!("the source: {reason}"))?;
+        let target = self.bytes(to, "the target")?;
+        if to.bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: both spans lie in their cards' arenas, of which the other one is kept by `peers`, and are as long as each other.
+        let status = unsafe {
+            if context.device() == self.context.device() {
+                sys::cuMemcpyDtoDAsync_v2(target, source, to.bytes, self.stream)
+            } else {
+                let (own, other) = (self.context.handle(), context.handle());
+                sys::cuMemcpyPeerAsync(target, own, source, other, to.bytes, self.stream)
+            }
+        };
+        self.queued(status.result())
+    }
+
+    /// This card's half of a transfer over a wire.
+    pub(super) fn transfer(&self, span: &Span, end: &End) -> Result<(), String> {
+        let address = self.bytes(span, "the span")?;
+        if span.bytes == 0 {
+            return Ok(());
+        }
+        // Nobody can tell how much of a transfer that fails is queued.
+        self.begun.set(true);
+        // SAFETY: the span lies in the arena, which outlives the stream.
+        unsafe { end.transfer(address, span.bytes, self.stream) }
     }
 
     /// The card's side of a copy from or to the host.

@@ -14,8 +14,11 @@ use std::ffi::c_void;
 use cudarc::driver::sys;
 
 use super::arena::Arena;
+use super::device::Context;
 use super::kernels::{Grid, Kernels};
 use super::module::Module;
+use super::nccl;
+use super::peer::Peers;
 use crate::card::command::Command;
 use crate::card::{HostSpan, Span};
 
@@ -23,6 +26,8 @@ use crate::card::{HostSpan, Span};
 pub(super) struct Launch<'a> {
     pub(super) kernels: &'a Kernels,
     pub(super) arena: &'a Arena,
+    pub(super) peers: &'a Peers,
+    pub(super) context: &'a Context,
     pub(super) stream: sys::CUstream,
     /// Compute capability.
     pub(super) arch: u32,
@@ -41,6 +46,9 @@ impl Launch<'_> {
             Command::CopyIn { from, to } => self.copy_in(from, to, held),
             Command::CopyOut { from, to } => self.copy_out(from, to, held),
             Command::Copy { from, to } => self.copy(from, to),
+            Command::CopyAcross { from, to } => self.copy_across(from, to),
+            Command::Send { from, over } => self.transfer(from, nccl::end(over, true)?),
+            Command::Receive { to, over } => self.transfer(to, nccl::end(over, false)?),
             Command::RmsNorm { x, weight, eps, rows, cols, out } => self.rms_norm(x, weight, *eps, [*rows, *cols], out),
             Command::Rope { x, rows, heads, head_dim, first, rope } => {
                 self.rope(x, [*rows, *heads, *head_dim], *first, rope)

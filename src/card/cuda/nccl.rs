@@ -1,0 +1,297 @@
+//! Wires by NCCL: a communicator of two ranks between two GPUs. The library is looked for when a wire is asked for, never before.
+//!
+//! Communicators are non-blocking: each call returns at once and is then asked how far it is, so that nothing here waits for ever, and an
+//! abort frees whatever a rank still waits for on its stream.
+
+use std::any::Any;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys;
+use libloading::Library;
+
+use super::device::Context;
+use super::error::say;
+use super::nvrtc::pythons;
+use crate::card::{Wire, WireEnd};
+
+type Handle = *mut c_void;
+
+/// `ncclUniqueId`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UniqueId([c_char; 128]);
+
+/// `ncclConfig_t` as of 2.14; later versions take their own defaults for what they added.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+const MAGIC: u32 = 0xcafe_beef;
+const CONFIG_VERSION: u32 = 21_400;
+/// The oldest release with all that is called here.
+const OLDEST: c_int = 21_400;
+
+const SUCCESS: c_int = 0;
+const IN_PROGRESS: c_int = 7;
+const UINT8: c_int = 1;
+
+type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int, *mut Config) -> c_int;
+type Transfer = unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, sys::CUstream) -> c_int;
+
+/// The loaded library.
+struct Nccl {
+    get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
+    init_rank: InitRank,
+    async_error: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
+    abort: unsafe extern "C" fn(Handle) -> c_int,
+    send: Transfer,
+    /// `ncclRecv` writes through its pointer; its signature is the same otherwise.
+    receive: Transfer,
+    error_text: unsafe extern "C" fn(c_int) -> *const c_char,
+    _library: Library,
+}
+
+/// The library, looked for once.
+fn nccl() -> Result<&'static Nccl, String> {
+    static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
+    NCCL.get_or_init(Nccl::find).as_ref().map_err(Clone::clone)
+}
+
+impl Nccl {
+    fn find() -> Result<Self, String> {
+        let mut files: Vec<PathBuf> = ["libnccl.so.2", "libnccl.so"].map(PathBuf::from).into();
+        for python in pythons() {
+            let inside = ["nvidia/nccl/lib", "nvidia/cu13/lib"].map(|place| python.join(place).join("libnccl.so.2"));
+            files.extend(inside.into_iter().filter(|file| file.exists()));
+        }
+        let mut refused = Vec::new();
+        for file in &files {
+            // SAFETY: NCCL's initialisers have no preconditions.
+            match unsafe { Library::new(file) } {
+                Ok(library) => match Self::load(library) {
+                    Ok(nccl) => return Ok(nccl),
+                    Err(reason) => refused.push(format!("{}: {reason}", file.display())),
+                },
+                Err(error) => tracing::debug!(%error, "{} does not load", file.display()),
+            }
+        }
+        refused.push(
+            "libnccl.so.2 was not found on the loader's path or in Python packages; install NCCL (`pip install nvidia-nccl-cu13`, \
+             or -cu12 for a driver of CUDA 12)"
+                .to_owned(),
+        );
+        Err(refused.join("; "))
+    }
+
+    fn load(library: Library) -> Result<Self, String> {
+        /// A function of the library.
+        ///
+        /// # Safety
+        /// `T` is the function's signature.
+        unsafe fn get<T: Copy>(library: &Library, name: &str) -> Result<T, String> {
+            // SAFETY: the caller vouches for the signature; the pointer is kept beside the library.
+            unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| error.to_string())
+        }
+        // SAFETY: the signatures of NCCL 2.14 and later.
+        let nccl = unsafe {
+            let version: unsafe extern "C" fn(*mut c_int) -> c_int = get(&library, "ncclGetVersion")?;
+            let mut found = 0;
+            if version(&raw mut found) != SUCCESS || found < OLDEST {
+                return Err(format!("its version is {found}, {OLDEST} or newer is needed"));
+            }
+            Self {
+                get_unique_id: get(&library, "ncclGetUniqueId")?,
+                init_rank: get(&library, "ncclCommInitRankConfig")?,
+                async_error: get(&library, "ncclCommGetAsyncError")?,
+                abort: get(&library, "ncclCommAbort")?,
+                send: get(&library, "ncclSend")?,
+                receive: get(&library, "ncclRecv")?,
+                error_text: get(&library, "ncclGetErrorString")?,
+                _library: library,
+            }
+        };
+        Ok(nccl)
+    }
+
+    fn say(&self, status: c_int) -> String {
+        // SAFETY: takes any number and returns a text that lives as long as the library, or nothing.
+        let text = unsafe { (self.error_text)(status) };
+        if text.is_null() {
+            return format!("NCCL error {status}");
+        }
+        // SAFETY: a text that ends in zero.
+        let text = unsafe { CStr::from_ptr(text) };
+        format!("NCCL error {status} ({})", text.to_string_lossy())
+    }
+}
+
+/// A communicator's handle.
+struct Comm(Handle);
+
+// SAFETY: a handle may be used by any thread, by one at a time: each stands behind a lock.
+unsafe impl Send for Comm {}
+
+/// One GPU's rank. After the wire is made, only its card's stage thread uses the communicator; an abort may come from the other one.
+struct Rank {
+    context: Arc<Context>,
+    comm: Mutex<Option<Comm>>,
+}
+
+struct Pair {
+    nccl: &'static Nccl,
+    /// The sender and the receiver.
+    ranks: [Rank; 2],
+    /// Whether it was cut, and whether the sending end did it.
+    cut: OnceLock<bool>,
+}
+
+/// One end of a wire.
+pub(super) struct End {
+    pair: Arc<Pair>,
+    sends: bool,
+}
+
+/// How long one transfer may take to be queued.
+const QUEUED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Joins two GPUs; the first one sends.
+pub(super) fn join(contexts: [&Arc<Context>; 2], limit: Duration) -> Result<[Wire; 2], String> {
+    let [from, to] = contexts;
+    if from.device() == to.device() {
+        return Err("both cards are on one GPU, and NCCL takes a GPU only once".to_owned());
+    }
+    let nccl = nccl()?;
+    let mut id = UniqueId([0; 128]);
+    // SAFETY: writes the id.
+    let status = unsafe { (nccl.get_unique_id)(&raw mut id) };
+    if status != SUCCESS {
+        return Err(nccl.say(status));
+    }
+    let rank = |context: &Arc<Context>| Rank { context: Arc::clone(context), comm: Mutex::default() };
+    // From here on dropping it aborts what was begun.
+    let pair = Arc::new(Pair { nccl, ranks: [rank(from), rank(to)], cut: OnceLock::new() });
+    for (number, rank) in (0..).zip(&pair.ranks) {
+        rank.context.bind().map_err(say)?;
+        let mut config = Config { size: size_of::<Config>(), magic: MAGIC, version: CONFIG_VERSION, blocking: 0 };
+        let mut comm = std::ptr::null_mut();
+        // SAFETY: a non-blocking start: it writes the handle, and reads the configuration before it returns.
+        let status = unsafe { (nccl.init_rank)(&raw mut comm, 2, id, number, &raw mut config) };
+        if !comm.is_null() {
+            *rank.lock() = Some(Comm(comm));
+        }
+        if status != SUCCESS && status != IN_PROGRESS {
+            return Err(format!("making a communicator: {}", nccl.say(status)));
+        }
+    }
+    let deadline = Instant::now() + limit;
+    for rank in &pair.ranks {
+        pair.settle(&rank.lock(), IN_PROGRESS, deadline)
+            .map_err(|reason| format!("making a communicator: {reason}"))?;
+    }
+    Ok([true, false].map(|sends| Wire::new(Arc::new(End { pair: Arc::clone(&pair), sends }))))
+}
+
+/// The end of an NCCL wire that sends or receives, as it is `wanted`.
+pub(super) fn end(wire: &Wire, wanted: bool) -> Result<&End, String> {
+    let end = wire.end().as_any().downcast_ref::<End>().ok_or("the wire leads to no NVIDIA GPU")?;
+    if end.sends == wanted { Ok(end) } else { Err("it is the wire's other end".to_owned()) }
+}
+
+impl Rank {
+    fn lock(&self) -> MutexGuard<'_, Option<Comm>> {
+        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pair {
+    /// Waits until the communicator has done what was asked of it on the host.
+    fn settle(&self, comm: &Option<Comm>, mut status: c_int, deadline: Instant) -> Result<(), String> {
+        let Some(Comm(comm)) = comm else { return Err("the communicator was aborted".to_owned()) };
+        let begun = Instant::now();
+        while status == IN_PROGRESS {
+            if self.cut.get().is_some() {
+                return Err("the communicator is being aborted".to_owned());
+            }
+            if Instant::now() >= deadline {
+                return Err(format!("NCCL took longer than {:.1} s", begun.elapsed().as_secs_f64()));
+            }
+            // Usually it takes some microseconds.
+            if begun.elapsed() < Duration::from_millis(1) {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            // SAFETY: the handle lives: an abort takes it out of the lock that the caller holds.
+            let asked = unsafe { (self.nccl.async_error)(*comm, &raw mut status) };
+            if asked != SUCCESS {
+                return Err(self.nccl.say(asked));
+            }
+        }
+        if status == SUCCESS { Ok(()) } else { Err(self.nccl.say(status)) }
+    }
+
+    fn abort(&self, by_sender: bool) {
+        self.cut.get_or_init(|| by_sender);
+        for rank in &self.ranks {
+            if let Some(Comm(comm)) = rank.lock().take()
+                && rank.context.bind().is_ok()
+            {
+                // SAFETY: taken out of its lock: nobody uses the handle any more.
+                let status = unsafe { (self.nccl.abort)(comm) };
+                if status != SUCCESS && status != IN_PROGRESS {
+                    tracing::debug!("an NCCL communicator was not aborted: {}", self.nccl.say(status));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.abort(true);
+    }
+}
+
+impl End {
+    /// Queues this end's half of a transfer on a stream of its GPU.
+    ///
+    /// # Safety
+    /// `bytes` from `address` lie in memory of this end's GPU, and stay until the stream has passed; the receiving end writes them.
+    pub(super) unsafe fn transfer(&self, address: u64, bytes: usize, stream: sys::CUstream) -> Result<(), String> {
+        let pair = &self.pair;
+        let [sender, receiver] = &pair.ranks;
+        let (rank, other, call) =
+            if self.sends { (sender, 1, pair.nccl.send) } else { (receiver, 0, pair.nccl.receive) };
+        let comm = rank.lock();
+        let Some(Comm(handle)) = &*comm else { return Err("the communicator was aborted".to_owned()) };
+        rank.context.bind().map_err(say)?;
+        // SAFETY: the communicator lives behind the lock; the caller vouches for the memory.
+        let status = unsafe { call(address as *const c_void, bytes, UINT8, other, *handle, stream) };
+        pair.settle(&comm, status, Instant::now() + QUEUED_WITHIN)
+    }
+}
+
+impl WireEnd for End {
+    fn cut(&self) {
+        self.pair.abort(self.sends);
+    }
+
+    fn is_cut(&self) -> bool {
+        self.pair.cut.get().is_some()
+    }
+
+    fn cut_from_afar(&self) -> bool {
+        self.pair.cut.get().is_some_and(|by_sender| *by_sender != self.sends)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
