@@ -333,6 +333,40 @@ fn one_card_and_two_say_the_same() {
 }
 
 #[test]
+fn the_way_of_hidden_states_is_told_and_refused_where_it_cannot_act() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("rig.yaml");
+    let mut answers = Vec::new();
+    let mut run = |peer: &str, hand_off: &str, more: &[&str]| {
+        let cards =
+            "a: {kind: virtual, memory: 8 MiB}, b: {kind: virtual, memory: 8 MiB}, c: {kind: virtual, memory: 8 MiB}";
+        let run = format!("run: {{context: 256, hand_off: {hand_off}}}");
+        fs_err::write(&path, format!("rig:\n  cards: {{{cards}}}\n  peer: {peer}\n{run}\n")).unwrap();
+        let args = ["run", "-m", MODEL, "-t", path.to_str().unwrap(), "-p", "one two", "-n", "4", "--ignore-end"];
+        let output = output(&[&args[..], more].concat());
+        answers.extend(output.status.success().then(|| output.stdout.clone()));
+        (output.status.success(), text(&output.stderr))
+    };
+    let info = ["--log", "info"];
+    let told = [
+        ("[[a, b]]", "auto", &info[..], "INFO hidden states go from a to b by peer copy: "),
+        ("false", "auto", &info, "from a to b through host memory: rig.peer does not name the two cards"),
+        ("[[a, b]]", "host", &info, "from a to b through host memory: run.hand_off asks for it"),
+        ("[[a, c]]", "peer", &[], "WARN hidden states go from a to b through host memory: rig.peer does not name"),
+    ];
+    for (peer, hand_off, more, line) in told {
+        let (ended, errors) = run(peer, hand_off, more);
+        assert!(ended && errors.contains(line), "{peer} {hand_off}: {errors}");
+    }
+    let (ended, errors) = run("[[a, c]]", "peer", &["--strict"]);
+    assert!(!ended && errors.contains("--strict") && errors.contains("from a to b"), "{errors}");
+    let (ended, errors) = run("[[a, b]]", "nccl", &[]);
+    assert!(!ended && errors.contains("run.hand_off: NCCL joins NVIDIA GPUs"), "{errors}");
+    assert_eq!(answers.len(), 4);
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "other answers");
+}
+
+#[test]
 fn switches_and_residency_leave_a_text_as_it_is() {
     let folder = TempDir::new().unwrap();
     let prompt = "the quick brown fox jumps over the lazy dog and then ".repeat(3);

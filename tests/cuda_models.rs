@@ -11,12 +11,12 @@ use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
 use aqueduct::card::ledger::{Ledger, LedgerCard};
 use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
 use aqueduct::cpu::Team;
-use aqueduct::engine::{Cancel, Counts, Engine, Rig};
+use aqueduct::engine::{Cancel, Counts, Engine, EngineError, Rig};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
-use aqueduct::plan::{self, CardBudget, Plan, PlanError};
+use aqueduct::plan::{self, CardBudget, HandOffWay, Plan, PlanError};
 use aqueduct::quant::QuantType;
-use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
+use aqueduct::topology::{HandOff, ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
 use aqueduct::units::{Bytes, CardId, Rate};
 use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
@@ -48,6 +48,11 @@ fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<P
 
 /// An engine whose cards are all on the first GPU, each with memory and streams of its own, under a ledger.
 fn engine(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings) -> (Engine, Arc<Ledger>) {
+    spread(model, memory, settings, 1)
+}
+
+/// The same with the cards on this many GPUs in turn.
+fn spread(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings, gpus: usize) -> (Engine, Arc<Ledger>) {
     let plan = plan_for(model, memory, settings).unwrap();
     let ledger = Ledger::new();
     let mut lock = None;
@@ -57,7 +62,7 @@ fn engine(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings) -> (Engi
     for (i, budget) in (0..).zip(memory) {
         let card = CudaCard::open(CudaSettings {
             card: CardId(i),
-            ordinal: 0,
+            ordinal: i as usize % gpus,
             budget: *budget,
             weights: model.spec.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
             attention: attention.clone(),
@@ -262,6 +267,48 @@ fn a_prompt_has_the_same_bits_on_every_plan() {
     println!("{seen:?}");
     for count in [seen.streamed, seen.skipped, seen.slot_reuses, seen.waves, seen.hand_offs] {
         assert!(count > 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn hidden_states_cross_in_three_ways_with_the_same_bits() {
+    if !there_is_a_gpu() {
+        return;
+    }
+    let gpus = probe().unwrap().len().min(2);
+    println!("two cards on {gpus} GPU(s)");
+    for (model, kv) in
+        [(named("qwen3moe-f32"), KvType::F32), (named("qwen3moe-hd128-ud"), KvType::Int8), (deep(6), KvType::F16)]
+    {
+        let tokens: Vec<u32> = (0..90).map(|i| (i * 37 + 11) % 500).collect();
+        let steps = [5, 9, 11, 400];
+        let wanted = story(&mut engine(&model, &[ROOMY], &way(kv)).0, &tokens, &steps);
+        for hand_off in [HandOff::Host, HandOff::Peer, HandOff::Nccl] {
+            let mut settings = way(kv);
+            settings.hand_off = hand_off;
+            settings.prompt.wave = Wave::Tokens(11);
+            let (mut engine, ledger) = spread(&model, &[ROOMY; 2], &settings, gpus);
+            let used = &engine.plan().hand_offs[0];
+            println!("{hand_off:?}: {} because {}", used.way.name(), used.why);
+            if gpus == 1 && hand_off == HandOff::Nccl {
+                assert!(used.way == HandOffWay::Host && used.why.contains("one GPU"), "{used:?}");
+            } else if gpus == 1 || hand_off == HandOff::Host {
+                assert_eq!(Some(used.way), HandOffWay::asked(hand_off), "{used:?}");
+            }
+            for run in 0..10 {
+                let what = format!("{}, {hand_off:?}, run {run}", model.gguf().path().display());
+                assert!(story(&mut engine, &tokens, &steps) == wanted, "other bits: {what}");
+                assert_eq!(ledger.violations(), Vec::<String>::new(), "{what}");
+            }
+            // A request that ends early leaves no half of a hand-off behind.
+            let mut sequence = engine.sequence().unwrap();
+            let cancel = Cancel::new();
+            let stop = cancel.clone();
+            let cancelled = engine.prompt_all(&mut sequence, &tokens, &cancel, &mut |_, _| stop.cancel());
+            assert!(matches!(cancelled, Ok(()) | Err(EngineError::Cancelled)), "{cancelled:?}");
+            drop(sequence);
+            assert!(story(&mut engine, &tokens, &steps) == wanted, "other bits after a cancel: {hand_off:?}");
+        }
     }
 }
 

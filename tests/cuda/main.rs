@@ -2,6 +2,7 @@
 //! depend on what stands beside it. Without a GPU each test prints why it does nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod across;
 mod attention;
 mod build;
 mod elementwise;

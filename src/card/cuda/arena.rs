@@ -79,6 +79,11 @@ impl Arena {
         Bytes(self.regions.read().unwrap_or_else(PoisonError::into_inner).room.free() as u64)
     }
 
+    /// The address of [`MARGIN`] bytes whose content means nothing.
+    pub(super) fn margin(&self) -> u64 {
+        self.start
+    }
+
     /// The device address of a span that lies in its region.
     pub(super) fn address(&self, span: &Span) -> Result<u64, String> {
         if span.card != self.card {

@@ -144,6 +144,10 @@ impl CudaCard {
         Arc::new(CudaPageLock(Arc::clone(&self.context)))
     }
 
+    fn peer(&self) -> Peer {
+        Peer { context: Arc::clone(&self.context), arena: Arc::clone(&self.arena) }
+    }
+
     fn queue(&self, on: Stream) -> &Queue {
         // Every stream has its queue at its own number.
         #[allow(clippy::indexing_slicing)]
@@ -288,8 +292,7 @@ impl Card for CudaCard {
     }
 
     fn neighbour(&self) -> Neighbour {
-        let peer = Peer { context: Arc::clone(&self.context), arena: Arc::clone(&self.arena) };
-        Neighbour { card: self.id(), inner: Arc::new(peer) }
+        Neighbour { card: self.id(), inner: Arc::new(self.peer()) }
     }
 
     fn reach(&self, from: &Neighbour) -> Result<(), String> {
@@ -297,7 +300,7 @@ impl Card for CudaCard {
     }
 
     fn join(&self, to: &Neighbour, limit: Duration) -> Result<[Wire; 2], String> {
-        nccl::join([&self.context, &Peer::of(to)?.context], limit)
+        nccl::join([&self.peer(), Peer::of(to)?.as_ref()], limit)
     }
 
     fn leases(&self) -> &Arc<Leases> {

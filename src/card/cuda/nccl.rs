@@ -9,12 +9,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 use libloading::Library;
 
 use super::device::Context;
 use super::error::say;
 use super::nvrtc::pythons;
+use super::peer::Peer;
 use crate::card::{Wire, WireEnd};
 
 type Handle = *mut c_void;
@@ -31,6 +32,8 @@ struct Config {
     magic: u32,
     version: u32,
     blocking: c_int,
+    /// Padding then; what stands here since is not read from this version.
+    padding: c_int,
 }
 
 const MAGIC: u32 = 0xcafe_beef;
@@ -54,6 +57,8 @@ struct Nccl {
     send: Transfer,
     /// `ncclRecv` writes through its pointer; its signature is the same otherwise.
     receive: Transfer,
+    group_start: unsafe extern "C" fn() -> c_int,
+    group_end: unsafe extern "C" fn() -> c_int,
     error_text: unsafe extern "C" fn(c_int) -> *const c_char,
     _library: Library,
 }
@@ -113,6 +118,8 @@ impl Nccl {
                 abort: get(&library, "ncclCommAbort")?,
                 send: get(&library, "ncclSend")?,
                 receive: get(&library, "ncclRecv")?,
+                group_start: get(&library, "ncclGroupStart")?,
+                group_end: get(&library, "ncclGroupEnd")?,
                 error_text: get(&library, "ncclGetErrorString")?,
                 _library: library,
             }
@@ -162,12 +169,13 @@ pub(super) struct End {
 const QUEUED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Joins two GPUs; the first one sends.
-pub(super) fn join(contexts: [&Arc<Context>; 2], limit: Duration) -> Result<[Wire; 2], String> {
-    let [from, to] = contexts;
+pub(super) fn join(peers: [&Peer; 2], limit: Duration) -> Result<[Wire; 2], String> {
+    let [from, to] = peers.map(|peer| &peer.context);
     if from.device() == to.device() {
         return Err("both cards are on one GPU, and NCCL takes a GPU only once".to_owned());
     }
     let nccl = nccl()?;
+    let deadline = Instant::now() + limit;
     let mut id = UniqueId([0; 128]);
     // SAFETY: writes the id.
     let status = unsafe { (nccl.get_unique_id)(&raw mut id) };
@@ -179,7 +187,8 @@ pub(super) fn join(contexts: [&Arc<Context>; 2], limit: Duration) -> Result<[Wir
     let pair = Arc::new(Pair { nccl, ranks: [rank(from), rank(to)], cut: OnceLock::new() });
     for (number, rank) in (0..).zip(&pair.ranks) {
         rank.context.bind().map_err(say)?;
-        let mut config = Config { size: size_of::<Config>(), magic: MAGIC, version: CONFIG_VERSION, blocking: 0 };
+        let mut config =
+            Config { size: size_of::<Config>(), magic: MAGIC, version: CONFIG_VERSION, blocking: 0, padding: 0 };
         let mut comm = std::ptr::null_mut();
         // SAFETY: a non-blocking start: it writes the handle, and reads the configuration before it returns.
         let status = unsafe { (nccl.init_rank)(&raw mut comm, 2, id, number, &raw mut config) };
@@ -190,11 +199,11 @@ pub(super) fn join(contexts: [&Arc<Context>; 2], limit: Duration) -> Result<[Wir
             return Err(format!("making a communicator: {}", nccl.say(status)));
         }
     }
-    let deadline = Instant::now() + limit;
     for rank in &pair.ranks {
         pair.settle(&rank.lock(), IN_PROGRESS, deadline)
             .map_err(|reason| format!("making a communicator: {reason}"))?;
     }
+    pair.connect(peers, deadline).map_err(|reason| format!("connecting two GPUs: {reason}"))?;
     Ok([true, false].map(|sends| Wire::new(Arc::new(End { pair: Arc::clone(&pair), sends }))))
 }
 
@@ -237,6 +246,40 @@ impl Pair {
         if status == SUCCESS { Ok(()) } else { Err(self.nccl.say(status)) }
     }
 
+    /// Transfers a few bytes: the first transfer connects the two ranks, for which each waits for the other. Later ones do not.
+    fn connect(&self, peers: [&Peer; 2], deadline: Instant) -> Result<(), String> {
+        /// Bytes of both arenas' margins, whose content means nothing.
+        const BYTES: usize = 64;
+        let streams = [Passing::new(&self.ranks[0].context)?, Passing::new(&self.ranks[1].context)?];
+        let ends = || self.ranks.iter().zip(peers).zip(&streams);
+        // SAFETY: no preconditions.
+        let mut status = unsafe { (self.nccl.group_start)() };
+        for (number, ((rank, peer), stream)) in ends().enumerate() {
+            let (other, call) = if number == 0 { (1, self.nccl.send) } else { (0, self.nccl.receive) };
+            rank.context.bind().map_err(say)?;
+            if let Some(Comm(comm)) = &*rank.lock()
+                && status == SUCCESS
+            {
+                let address = peer.arena.margin() as *const c_void;
+                // SAFETY: the communicator lives behind its lock; the arena outlives the stream, which is emptied below.
+                status = unsafe { call(address, BYTES, UINT8, other, *comm, stream.stream) };
+            }
+            if status == IN_PROGRESS {
+                status = SUCCESS;
+            }
+        }
+        // SAFETY: ends the group that was started above.
+        let ended = unsafe { (self.nccl.group_end)() };
+        for ((rank, _), stream) in ends() {
+            let status = if status == SUCCESS { ended } else { status };
+            // Another rank's end says nothing about this one's.
+            let status = if status == SUCCESS { IN_PROGRESS } else { status };
+            self.settle(&rank.lock(), status, deadline)?;
+            stream.empty(deadline)?;
+        }
+        Ok(())
+    }
+
     fn abort(&self, by_sender: bool) {
         self.cut.get_or_init(|| by_sender);
         for rank in &self.ranks {
@@ -249,6 +292,44 @@ impl Pair {
                     tracing::debug!("an NCCL communicator was not aborted: {}", self.nccl.say(status));
                 }
             }
+        }
+    }
+}
+
+/// A stream of a GPU for a moment.
+struct Passing {
+    context: Arc<Context>,
+    stream: sys::CUstream,
+}
+
+impl Passing {
+    fn new(context: &Arc<Context>) -> Result<Self, String> {
+        context.bind().map_err(say)?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say)?;
+        Ok(Self { context: Arc::clone(context), stream })
+    }
+
+    /// Waits until all that is queued has run.
+    fn empty(&self, deadline: Instant) -> Result<(), String> {
+        self.context.bind().map_err(say)?;
+        loop {
+            // SAFETY: the stream lives until `drop`.
+            match unsafe { sys::cuStreamQuery(self.stream) } {
+                sys::CUresult::CUDA_ERROR_NOT_READY if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                sys::CUresult::CUDA_ERROR_NOT_READY => return Err("it did not end in time".to_owned()),
+                status => return status.result().map_err(say),
+            }
+        }
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: made in `new`, destroyed once; what may still be queued ends by the abort of its communicator.
+            let _ = unsafe { result::stream::destroy(self.stream) };
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{BUFFERS, Receiver, Sender, Way, sides};
-use crate::card::{BatonReceiver, Card, CardError, Command, Event, HostMemory, HostSpan, Span, Stream, baton};
+use super::{BUFFERS, LOOK, Receiver, Sender, Way, buffer, sides};
+use crate::card::{Card, CardError, Command, Event, HostMemory, HostSpan, Span, Stream};
 use crate::engine::EngineError;
 use crate::plan::{HandOffPlan, HandOffWay};
 
@@ -46,7 +46,7 @@ pub(in crate::engine) fn open(
     };
     let tried = ways.and_then(|ways| {
         let (mut sender, mut receiver) = sides(host.watcher(), &buffers, ways);
-        let test = Test { host, buffers: &buffers, from, to, deadline: Instant::now() + TEST_LIMIT };
+        let test = Test { buffers: &buffers, from, to, deadline: Instant::now() + TEST_LIMIT };
         test.run(&mut sender, &mut receiver).map(|()| (sender, receiver))
     });
     let reason = match tried {
@@ -85,7 +85,6 @@ fn within(card: &dyn Card, event: &Event, deadline: Instant) -> Result<bool, Car
 
 /// A test of a boundary: what jobs will do, with data that is known. The first host buffer brings it, the second one takes it back.
 struct Test<'a> {
-    host: &'a HostMemory,
     buffers: &'a [HostSpan; BUFFERS],
     from: Side<'a>,
     to: Side<'a>,
@@ -94,98 +93,53 @@ struct Test<'a> {
 
 impl Test<'_> {
     fn run(&self, sender: &mut Sender, receiver: &mut Receiver) -> Result<(), String> {
-        let [brings, _] = self.buffers;
-        let whole = brings.bytes().min(TEST_BYTES);
+        let whole = self.buffers.iter().map(HostSpan::bytes).min().unwrap_or(0).min(TEST_BYTES);
         // More rounds than there are buffers, so that each of them is used again; whole, odd, and short.
         let rounds = [whole, (whole / 3) | 1, whole, 1].map(|bytes| bytes.min(whole));
-        let (go, told) = baton(self.host.watcher());
-        // Each side has a thread, as when jobs run: the two halves of a wire's first transfer wait for each other.
-        let (sent, received) = std::thread::scope(|scope| {
-            let sender = &mut *sender;
-            let sending = scope.spawn(move || self.send_all(sender, &told));
-            let received = (0..).zip(rounds).try_for_each(|(round, bytes)| {
-                go.send((round, bytes)).map_err(|_| "the sender has ended".to_owned())?;
-                self.receive(receiver, round, bytes)
-            });
-            if received.is_err() {
-                receiver.cut();
+        for (round, bytes) in rounds.into_iter().enumerate() {
+            let came = self.round(sender, receiver, round, bytes).map_err(|error| error.to_string())?;
+            let Some(came) = came else {
+                return Err(format!("{bytes} bytes did not arrive within {} s", TEST_LIMIT.as_secs()));
+            };
+            let differs =
+                |found: &[u8]| (0..).zip(found).find(|(i, byte)| **byte != pattern(round, *i)).map(|(i, _)| i);
+            if let Some(byte) = came.read(differs).map_err(|error| error.to_string())? {
+                return Err(format!("byte {byte} of {bytes} arrived wrong"));
             }
-            drop(go);
-            let sent = sending.join().unwrap_or_else(|_| Err("the sender panicked".to_owned()));
-            (sent, received)
-        });
-        // Who only knows that nothing came, or that the wire was cut, is not asked first.
-        if sender.cut_from_afar() { received.and(sent) } else { sent.and(received) }?;
+        }
         sender.reset().map_err(|error| error.to_string())?;
         receiver.reset();
         Ok(())
     }
 
-    fn send_all(&self, sender: &mut Sender, rounds: &BatonReceiver<(usize, usize)>) -> Result<(), String> {
-        let card = self.from.card.as_ref();
-        while let Some((round, bytes)) = rounds.receive() {
-            let hidden = self.from.hidden.part(0, bytes);
-            let sent = match self.bring(round, hidden) {
-                Ok(done) => sender.send(card, hidden, &done),
-                Err(error) => sender.abandon(card).and(Err(error)),
-            };
-            let ended = sent.and_then(|left| Ok(within(card, &left, self.deadline)?));
-            match ended {
-                Ok(true) => {}
-                Ok(false) => return Err(self.late(sender, bytes)),
-                Err(error) => {
-                    sender.cut();
-                    return Err(error.to_string());
-                }
+    /// Brings a pattern to the sending card, hands it over and takes it back; nothing where that does not end in time.
+    fn round(
+        &self,
+        sender: &mut Sender,
+        receiver: &mut Receiver,
+        round: usize,
+        bytes: usize,
+    ) -> Result<Option<HostSpan>, EngineError> {
+        let [out, back] = [self.from.card, self.to.card].map(Arc::as_ref);
+        let [from, to] = [self.from, self.to].map(|side| side.hidden.part(0, bytes));
+        let brought = buffer(self.buffers, 0, bytes)?;
+        brought.write(|to| (0..).zip(to).for_each(|(i, byte)| *byte = pattern(round, i)))?;
+        out.submit(Stream::HandOff, Command::CopyIn { from: brought, to: from })?;
+        let ready = out.record(Stream::HandOff)?;
+        let left = sender.send(out, from, &ready)?;
+        receiver.take(back, to, None)?;
+        let taken = buffer(self.buffers, 1, bytes)?;
+        back.submit(Stream::HandOff, Command::CopyOut { from: to, to: taken.clone() })?;
+        let ended = back.record(Stream::HandOff)?;
+        // The sender is looked at again and again: if it fails, nothing ever arrives over a wire.
+        while !within(back, &ended, Instant::now() + LOOK)? {
+            out.finished(&left)?;
+            if Instant::now() >= self.deadline {
+                return Ok(None);
             }
         }
-        Ok(())
+        Ok(within(out, &left, self.deadline)?.then_some(taken))
     }
-
-    fn late(&self, sender: &Sender, bytes: usize) -> String {
-        sender.cut();
-        format!("{bytes} bytes did not leave within {} s", TEST_LIMIT.as_secs())
-    }
-
-    /// Puts the round's pattern into the sending card's memory.
-    fn bring(&self, round: usize, hidden: Span) -> Result<Event, EngineError> {
-        let card = self.from.card.as_ref();
-        let from = part(self.buffers, 0, hidden.bytes)?;
-        from.write(|to| to.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(round, i)))?;
-        card.submit(Stream::HandOff, Command::CopyIn { from, to: hidden })?;
-        Ok(card.record(Stream::HandOff)?)
-    }
-
-    /// Takes a round and compares it.
-    fn receive(&self, receiver: &mut Receiver, round: usize, bytes: usize) -> Result<(), String> {
-        let back = self.take(receiver, bytes).map_err(|error| error.to_string())?;
-        let Some(back) = back else {
-            return Err(format!("{bytes} bytes did not arrive within {} s", TEST_LIMIT.as_secs()));
-        };
-        let wrong =
-            |found: &[u8]| found.iter().enumerate().find(|(i, byte)| **byte != pattern(round, *i)).map(|(i, _)| i);
-        match back.read(wrong).map_err(|error| error.to_string())? {
-            None => Ok(()),
-            Some(byte) => Err(format!("byte {byte} of {bytes} arrived wrong")),
-        }
-    }
-
-    /// Takes a round and brings it back to the host; nothing where it does not come in time.
-    fn take(&self, receiver: &mut Receiver, bytes: usize) -> Result<Option<HostSpan>, EngineError> {
-        let card = self.to.card.as_ref();
-        let hidden = self.to.hidden.part(0, bytes);
-        if receiver.take(card, hidden, None)?.is_none() {
-            return Err(EngineError::Mismatch("nothing was sent".to_owned()));
-        }
-        let back = part(self.buffers, 1, bytes)?;
-        card.submit(Stream::HandOff, Command::CopyOut { from: hidden, to: back.clone() })?;
-        let ended = card.record(Stream::HandOff)?;
-        Ok(within(card, &ended, self.deadline)?.then_some(back))
-    }
-}
-
-fn part(buffers: &[HostSpan; BUFFERS], which: usize, bytes: usize) -> Result<HostSpan, EngineError> {
-    super::buffer(buffers, which, bytes)
 }
 
 /// Byte `i` of a round: neither constant nor periodic, and another one each round.
