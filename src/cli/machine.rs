@@ -13,7 +13,7 @@ use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Presence, Rig, RigOptions};
 use crate::model::Model;
-use crate::plan::{self, CardBudget, Crossing, HandOffWay, Plan};
+use crate::plan::{self, CardBudget, Crossing, HandOffPlan, HandOffWay, Plan};
 use crate::topology::{self, CardAddress, Flow, Links, Topology};
 use crate::units::{Bytes, CardId, Rate};
 
@@ -219,29 +219,32 @@ fn crossing(links: &Links, from: CardId, to: CardId) -> Crossing {
 /// Loads an engine with a progress bar.
 pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: &RigOptions) -> anyhow::Result<Engine> {
     let rig = Rig::open(topology, &model.spec, options)?;
+    let planned = plan.hand_offs.clone();
     let (begin, bytes) = (Instant::now(), Engine::load_bytes(&model));
     let bar = progress("loading", bytes.0);
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
     tracing::info!("loaded {bytes} in {seconds:.2} s, {}", Rate(bytes.0 as f64 / seconds));
-    tell_hand_offs(&engine, topology, options.strict)?;
+    tell_hand_offs(&engine, &planned, topology, options.strict)?;
     Ok(engine)
 }
 
-/// Says which way hidden states take and why; with `strict` refuses one that was not asked for.
-fn tell_hand_offs(engine: &Engine, topology: &Topology, strict: bool) -> anyhow::Result<()> {
+/// Says which way hidden states take and why: a warning where it is not the one that was asked for or planned. With `strict`, one that was
+/// not asked for is refused.
+fn tell_hand_offs(engine: &Engine, planned: &[HandOffPlan], topology: &Topology, strict: bool) -> anyhow::Result<()> {
     let plan = engine.plan();
     let asked = HandOffWay::asked(topology.run.hand_off);
-    for hand_off in &plan.hand_offs {
-        let (from, to) = (plan.name_of(hand_off.from), plan.name_of(hand_off.to));
-        let line = format!("hidden states go from {from} to {to} {}: {}", hand_off.way.name(), hand_off.why);
-        match asked {
-            Some(asked) if asked != hand_off.way && strict => {
-                anyhow::bail!("{line}; run.hand_off asks for another way, and --strict for no less")
-            }
-            Some(asked) if asked != hand_off.way => tracing::warn!("{line}"),
-            _ => tracing::info!("{line}"),
+    for (used, planned) in plan.hand_offs.iter().zip(planned) {
+        let (from, to) = (plan.name_of(used.from), plan.name_of(used.to));
+        let line = format!("hidden states go from {from} to {to} {}: {}", used.way.name(), used.why);
+        if strict && asked.is_some_and(|asked| asked != used.way) {
+            anyhow::bail!("{line}; run.hand_off asks for another way, and --strict for no less");
+        }
+        if used.way == asked.unwrap_or(planned.way) {
+            tracing::info!("{line}");
+        } else {
+            tracing::warn!("{line}");
         }
     }
     Ok(())

@@ -213,23 +213,25 @@ impl Worker {
         inlet || self.outlet.as_ref().is_some_and(Sender::cut_from_afar)
     }
 
-    /// Makes the messages to the neighbours that the job did not come to.
+    /// Makes the messages to the neighbours that the job did not come to: both, also where the first fails.
     fn keep_step(&mut self, passed: &Passed) -> Result<(), EngineError> {
-        let card = Arc::clone(&self.stage.card);
-        if !passed.taken {
-            let (turn, hidden) = self.turn()?;
-            let wired = matches!(&self.inlet, Inlet::Stage(receiver) if receiver.is_wired());
-            let free = if wired { self.free(turn)? } else { None };
-            if let Inlet::Stage(receiver) = &mut self.inlet {
-                receiver.pass(card.as_ref(), hidden, free.as_ref())?;
-            }
+        let inwards = if passed.taken { Ok(()) } else { self.pass() };
+        let card = self.stage.card.as_ref();
+        let outwards = match &mut self.outlet {
+            Some(sender) if !passed.sent => sender.abandon(card),
+            _ => Ok(()),
+        };
+        inwards.and(outwards)
+    }
+
+    fn pass(&mut self) -> Result<(), EngineError> {
+        let (turn, hidden) = self.turn()?;
+        let wired = matches!(&self.inlet, Inlet::Stage(receiver) if receiver.is_wired());
+        let free = if wired { self.free(turn)? } else { None };
+        match &mut self.inlet {
+            Inlet::Stage(receiver) => receiver.pass(self.stage.card.as_ref(), hidden, free.as_ref()),
+            Inlet::Embeddings(_) => Ok(()),
         }
-        if let Some(sender) = &mut self.outlet
-            && !passed.sent
-        {
-            sender.abandon(card.as_ref())?;
-        }
-        Ok(())
     }
 
     /// The hidden buffer whose turn it is, and its number.

@@ -97,7 +97,20 @@ impl Test<'_> {
         // More rounds than there are buffers, so that each of them is used again; whole, odd, and short.
         let rounds = [whole, (whole / 3) | 1, whole, 1].map(|bytes| bytes.min(whole));
         for (round, bytes) in rounds.into_iter().enumerate() {
-            let came = self.round(sender, receiver, round, bytes).map_err(|error| error.to_string())?;
+            let came = match self.round(sender, receiver, round, bytes) {
+                Ok(came) => came,
+                Err(error) => {
+                    // A side whose wire the other one cut does not know why.
+                    let cause = if receiver.cut_from_afar() {
+                        self.failure(self.from.card.as_ref())
+                    } else if sender.cut_from_afar() {
+                        self.failure(self.to.card.as_ref())
+                    } else {
+                        None
+                    };
+                    return Err(cause.map_or_else(|| error.to_string(), |cause| cause.to_string()));
+                }
+            };
             let Some(came) = came else {
                 return Err(format!("{bytes} bytes did not arrive within {} s", TEST_LIMIT.as_secs()));
             };
@@ -139,6 +152,14 @@ impl Test<'_> {
             }
         }
         Ok(within(out, &left, self.deadline)?.then_some(taken))
+    }
+
+    /// What failed on a card, if something did.
+    fn failure(&self, card: &dyn Card) -> Option<CardError> {
+        match card.record(Stream::HandOff) {
+            Ok(event) => within(card, &event, self.deadline).err(),
+            Err(error) => Some(error),
+        }
     }
 }
 
