@@ -109,6 +109,7 @@ fn stories() -> Vec<Story> {
         story("outgrown, 2 cards", &qwen, 2, Way::Outgrown, 0, 60),
         story("prefetch, 4 cards", &deep(10), 4, Way::Prefetched, 0, 4),
         story("", &qwen, 3, Way::Gated, 1, 2).across("peer copies, 3 cards, 7 waves", HandOff::Peer),
+        story("", &qwen, 2, Way::Resident, 0, 2).across("peer copies, 2 cards, 7 waves", HandOff::Peer),
         story("", &qwen, 3, Way::Gated, 1, 2).across("wires, 3 cards, 7 waves", HandOff::Nccl),
         story("staged, 2 cards, displaced residents", &qwen, 2, Way::Staged, 1, 5),
     ]
