@@ -376,3 +376,19 @@ impl WireEnd for End {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_a_reason_and_no_panic() {
+        match nccl() {
+            Ok(nccl) => assert!(nccl.say(4).contains("NCCL error 4"), "{}", nccl.say(4)),
+            Err(reason) => {
+                println!("no NCCL here: {reason}");
+                assert!(reason.contains("libnccl.so.2") && reason.contains("pip install"), "{reason}");
+            }
+        }
+    }
+}
