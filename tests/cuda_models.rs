@@ -20,7 +20,7 @@ use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave
 use aqueduct::units::{Bytes, CardId, Rate};
 use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
-use support::{ROOMY, least};
+use support::{ROOMY, host, least};
 
 /// Whether there is a GPU; says so where there is none.
 fn there_is_a_gpu() -> bool {
@@ -42,7 +42,7 @@ fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<P
         rate: Rate(1e12),
         compute: None,
     });
-    plan::plan(&plan::Request { spec: &model.spec, cards: cards.collect(), host: Bytes(8 << 30), settings })
+    plan::plan(&plan::Request { spec: &model.spec, cards: cards.collect(), host: host(Bytes(8 << 30)), settings })
 }
 
 /// An engine whose cards are all on the first GPU, each with memory and streams of its own, under a ledger.

@@ -17,7 +17,7 @@ use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
 use support::shapes::{QWEN3_30B, SAMPLE, spec};
 use support::tap::{Listen, Tap};
-use support::{ROOMY, oracle, rig};
+use support::{ROOMY, host, oracle, rig};
 
 fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
     let rates = Links::new(topology).all_to_cards();
@@ -32,7 +32,7 @@ fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
         rate: card.rate.unwrap_or(Rate(400e9)),
         compute: None,
     });
-    plan(&Request { spec, cards: cards.collect(), host: topology.host.memory, settings: &topology.run })
+    plan(&Request { spec, cards: cards.collect(), host: host(topology.host.memory), settings: &topology.run })
 }
 
 /// Every layer on one card, every budget kept, no expert twice.
@@ -90,7 +90,7 @@ fn cards(memory: &[u64]) -> Vec<CardBudget> {
 }
 
 fn try_plan(spec: &ModelSpec, memory: &[u64], settings: &RunSettings) -> Result<Plan, PlanError> {
-    plan(&Request { spec, cards: cards(memory), host: Bytes(64 << 30), settings })
+    plan(&Request { spec, cards: cards(memory), host: host(Bytes(64 << 30)), settings })
 }
 
 const GIB: u64 = 1 << 30;
@@ -202,7 +202,7 @@ fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
 fn a_small_host_is_refused_before_anything_is_allocated() {
     let spec = spec(QWEN3_30B);
     let settings = RunSettings::default();
-    let error = plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: Bytes(8 << 30), settings: &settings })
+    let error = plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: host(Bytes(8 << 30)), settings: &settings })
         .unwrap_err();
     assert!(matches!(error, PlanError::Host { .. }), "{error}");
     assert!(error.to_string().contains("raise rig.host.memory by"), "{error}");

@@ -248,6 +248,7 @@ fn attention_reads_the_cells_that_were_written_in_one_pass_or_two() {
         shape,
         layout,
         cells,
+        beyond: None,
         state: state.whole(),
         resume,
         end,

@@ -13,8 +13,8 @@ use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Presence, Rig, RigOptions};
 use crate::model::Model;
-use crate::plan::{self, CardBudget, Plan};
-use crate::topology::{self, CardAddress, Links, Topology};
+use crate::plan::{self, CardBudget, HostBudget, Plan};
+use crate::topology::{self, CardAddress, Flow, Links, Topology};
 use crate::units::{Bytes, Rate};
 
 /// What runs where.
@@ -182,7 +182,14 @@ pub fn open_model(path: &Path) -> anyhow::Result<Arc<Model>> {
 
 /// The plan of a model on a rig.
 pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
-    let rates = Links::new(topology).all_to_cards();
+    let links = Links::new(topology);
+    let rates = links.all_to_cards();
+    let all = topology.cards().iter().map(|card| Flow::ToCard(card.id)).chain([Flow::Workers]).collect::<Vec<_>>();
+    let host = HostBudget {
+        memory: topology.host.memory,
+        workers: topology.host.workers as usize,
+        rate: links.together(&all).last().copied().unwrap_or(topology.host.rate),
+    };
     let cards = topology
         .cards()
         .iter()
@@ -200,7 +207,7 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
             }),
         })
         .collect();
-    let request = plan::Request { spec: &model.spec, cards, host: topology.host.memory, settings: &topology.run };
+    let request = plan::Request { spec: &model.spec, cards, host, settings: &topology.run };
     plan::plan(&request).context("no plan fits")
 }
 

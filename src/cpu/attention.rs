@@ -151,7 +151,9 @@ pub fn partials(team: &Team, queries: &Queries<'_>, cells: &[CellSlice<'_>], out
 fn partials_of(team: &Team, queries: &Queries<'_>, tiles: &[Tile<'_>], out: &mut [f32]) {
     assert_eq!(out.len(), tiles.len() * queries.state_len(), "attention: partials of {} tiles", tiles.len());
     let kv_heads = queries.shape.kv_heads;
-    let each = team.share(tiles.len() * kv_heads, 6);
+    // Parts small enough that a worker which comes late costs little, and that the heads after the first find a piece's cells in the second-level
+    // cache.
+    let each = team.share(tiles.len() * kv_heads, 16);
     let pieces = tiles.len().div_ceil(each);
     let out = Disjoint::new(out);
     team.run_sized(queries.operations(tiles.len() * ATTENTION_TILE), pieces * kv_heads, |part| {

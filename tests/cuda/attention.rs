@@ -60,6 +60,7 @@ impl Case<'_> {
                 shape: self.shape,
                 layout: self.layout,
                 cells: pieces.iter().map(|(first, count)| self.cells(*first, *count)).collect(),
+                beyond: None,
                 state,
                 resume: i > 0,
                 end: if last { AttentionEnd::Finish(out) } else { AttentionEnd::Keep },

@@ -202,6 +202,7 @@ fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command>
             shape: of.shape,
             layout: of.layout,
             cells: vec![Cells { at: of.cells.at.part(0, (first + rows) * bytes), first: 0, count: first + rows }],
+            beyond: None,
             state: b.state,
             resume: false,
             end: AttentionEnd::Finish(b.attended),

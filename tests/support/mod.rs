@@ -16,7 +16,7 @@ use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
 use aqueduct::cpu::Team;
 use aqueduct::engine::{Engine, Rig};
 use aqueduct::model::Model;
-use aqueduct::plan::{self, CardBudget, Plan, PlanError};
+use aqueduct::plan::{self, CardBudget, HostBudget, Plan, PlanError};
 use aqueduct::topology::RunSettings;
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::test_runner::{Config, TestRunner};
@@ -69,9 +69,14 @@ pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
     all.iter().enumerate().map(budget).collect()
 }
 
+/// A host of two workers.
+pub fn host(memory: Bytes) -> HostBudget {
+    HostBudget { memory, workers: 2, rate: Rate(20e9) }
+}
+
 /// The plan of a model on virtual cards.
 pub fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
-    plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host: Bytes(8 << 30), settings })
+    plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host: host(Bytes(8 << 30)), settings })
 }
 
 /// An engine on virtual cards under a ledger.

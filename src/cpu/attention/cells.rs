@@ -62,6 +62,8 @@ impl Tile<'_> {
                 for at in (0..length).step_by(LINE) {
                     L::fetch(head.wrapping_add(at));
                 }
+                // A head need not begin at a line.
+                L::fetch(head.wrapping_add(length.saturating_sub(1)));
             }
         }
     }

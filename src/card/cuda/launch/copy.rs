@@ -9,7 +9,7 @@ use super::Launch;
 use crate::card::{HostSpan, Span};
 
 /// The parts of a host span that lie in one page-locked piece each: offset and bytes inside the span.
-fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
     let (start, total) = (span.offset(), span.bytes());
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -52,10 +52,10 @@ impl Launch<'_> {
             Command::Linear { x, rows, parts, into, phase, scratch } => {
                 self.linear(x, *rows, parts, *into, *phase, scratch)
             }
-            Command::Attention { q, rows, first, shape, layout, cells, state, resume, end, phase, scratch } => {
+            Command::Attention { q, rows, first, shape, layout, cells, beyond, state, resume, end, phase, scratch } => {
                 let attention =
                     attention::Attention { rows: *rows, first: *first, shape, layout, resume: *resume, end: *end };
-                self.attention(&attention, q, cells, state, *phase, scratch)
+                self.attention(&attention, q, (cells, beyond.as_ref()), state, *phase, scratch, held)
             }
             Command::Route { logits, rule, routing, routed } => {
                 self.route(logits, rule, routing, routed.as_ref(), held)
