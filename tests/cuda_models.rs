@@ -16,7 +16,7 @@ use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::{self, CardBudget, Plan, PlanError};
 use aqueduct::quant::QuantType;
-use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
+use aqueduct::topology::{ResidentCells, Ring, RunSettings, Share, Staging, Switch, Wave};
 use aqueduct::units::{Bytes, CardId, Rate};
 use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
@@ -275,8 +275,14 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
         (named("qwen3moe-hd128-ud"), KvType::F16),
         (named("qwen3-hd128-q4_k_m"), KvType::Int8),
     ];
-    // Cards, resident cells, staging pool, prefetch, wave.
-    let ways = [(1, 0, 64, true, 50), (1, 0, 400, false, 33), (1, 64, 64, true, 70), (2, 64, 128, true, 41)];
+    // Cards, resident cells, staging pool, prefetch, wave, the host's share of streamed cells in steps.
+    let ways = [
+        (1, 0, 64, true, 50, 100),
+        (1, 0, 400, false, 33, 0),
+        (1, 64, 64, true, 70, 40),
+        (2, 64, 128, true, 41, 0),
+        (1, 0, 64, true, 50, 25),
+    ];
     let mut seen = Counts::default();
     for (model, kv) in models {
         let tokens: Vec<u32> = (0..330).map(|i| (i * 37 + 11) % 500).collect();
@@ -295,11 +301,12 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
         let mut plain = settings(kv);
         plain.context = 512;
         let wanted = run(&mut engine(&model, &[ROOMY], &plain).0);
-        for (cards, resident, staging, prefetch, wave) in ways {
+        for (cards, resident, staging, prefetch, wave, share) in ways {
             let mut own = plain.clone();
             own.kv.resident_cells = ResidentCells::First(resident);
             own.kv.staging = Staging::Cells(staging);
             own.kv.prefetch = prefetch.into();
+            own.kv.host_share = Share::Percent(share);
             own.prompt.wave = Wave::Tokens(wave);
             own.prompt.floor = 1;
             let what = format!("{} with {cards} cards, {own:?}", model.gguf().path().display());
@@ -309,13 +316,16 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
             assert!(found.0 == wanted.0, "other bits in prompts: {what}");
             let (most, _) = distance(&found.1, &wanted.1);
             println!("steps with cells on the host: max {most:.2e}, {what}");
+            assert!(share > 0 || bits(&found.1) == bits(&wanted.1), "the card attends all, with other bits: {what}");
             assert!(most < limit(&model, kv).0, "steps too far ({most}): {what}");
             assert!(run(&mut engine) == found, "another run has other bits: {what}");
             seen = engine.counts().iter().fold(seen, |all, counts| all.plus(counts));
         }
     }
     println!("{seen:?}");
-    for count in [seen.kv_written_bytes, seen.kv_staged_bytes, seen.kv_prefetched_bytes, seen.kv_host_cells] {
+    for count in
+        [seen.kv_written_bytes, seen.kv_staged_bytes, seen.kv_prefetched_bytes, seen.kv_host_cells, seen.kv_link_cells]
+    {
         assert!(count > 0, "{seen:?}");
     }
 }

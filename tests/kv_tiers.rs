@@ -236,7 +236,8 @@ fn logits_are_the_same_bits_wherever_cells_live() {
     let mut runner = runner(CASES);
     let seen = std::cell::RefCell::new(Seen::default());
     runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
-    let Seen { counts, cases, none_resident, tiled, untiled, across, displaced, dense, four_cards, shared } = seen.into_inner();
+    let Seen { counts, cases, none_resident, tiled, untiled, across, displaced, dense, four_cards, shared } =
+        seen.into_inner();
     let rows = [
         ("cases", cases),
         ("with no resident cell", none_resident),

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aqueduct::card::{CardKind, REGION_ALIGN};
 use aqueduct::engine::Engine;
 use aqueduct::model::{Model, ModelSpec};
-use aqueduct::plan::{CardBudget, Plan, PlanError, Request, plan};
-use aqueduct::topology::{self, ExpertPin, LayerPin, Links, ResidentCells, RunSettings, Switch, Topology};
+use aqueduct::ops::KvType;
+use aqueduct::plan::{CardBudget, HostBudget, HostShare, Plan, PlanError, Request, plan};
+use aqueduct::topology::{self, ExpertPin, LayerPin, Links, ResidentCells, RunSettings, Share, Switch, Topology};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
 use support::shapes::{QWEN3_30B, SAMPLE, spec};
@@ -167,7 +168,7 @@ fn cells_that_do_not_fit_go_to_the_host() {
     let cell = 2 * 4 * 128 * 2;
     assert!(experts.staging * experts.slot_bytes >= plan.kv.staging * cell, "{plan}");
     assert!(plan.kv.tile * 4 <= plan.kv.staging.next_multiple_of(256), "four tiles at a time");
-    assert_eq!(plan.stages[0].host.cells, plan.kv.streamed * 48 * cell);
+    assert_eq!(plan.stages[0].host.cells, plan.kv.host_cells().len() * 48 * cell);
 
     // Resident cells are whole tiles, and that is said.
     let plan = with(1000).unwrap();
@@ -199,11 +200,40 @@ fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
 }
 
 #[test]
+fn the_host_attends_what_link_and_workers_end_together_with() {
+    let spec = spec(QWEN3_30B);
+    let mut settings = RunSettings { context: 65_536, ..RunSettings::default() };
+    settings.kv.kind = KvType::Int8;
+    settings.kv.resident_cells = ResidentCells::First(0);
+    let share = |settings: &RunSettings, workers: usize, rate: f64, link: f64| {
+        let mut cards = cards(&[8 * GIB]);
+        cards[0].link = Rate(link);
+        let host = HostBudget { workers, rate: Rate(rate), ..host(Bytes(64 << 30)) };
+        let plan = plan(&Request { spec: &spec, cards, host, settings }).unwrap();
+        println!("{plan}");
+        plan.stages[0].host_share.unwrap()
+    };
+    // 16 workers of 0.95 GB/s each, or what the memory gives them.
+    assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 23, least: 4735 });
+    assert_eq!(share(&settings, 16, 5e9, 50e9).percent, 9);
+    assert_eq!(share(&settings, 8, 100e9, 12e9), HostShare { percent: 39, least: 1137 });
+    assert_eq!(share(&settings, 8, 100e9, 3e9).least, 1024);
+    settings.kv.host_share = Share::Percent(7);
+    assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 7, least: 0 });
+
+    settings.kv.resident_cells = ResidentCells::All;
+    let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
+    assert_eq!(plan.stages[0].host_share, None);
+    assert!(plan.notes.iter().any(|note| note.contains("kv.host_share is 7%")), "{:?}", plan.notes);
+}
+
+#[test]
 fn a_small_host_is_refused_before_anything_is_allocated() {
     let spec = spec(QWEN3_30B);
     let settings = RunSettings::default();
-    let error = plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: host(Bytes(8 << 30)), settings: &settings })
-        .unwrap_err();
+    let error =
+        plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: host(Bytes(8 << 30)), settings: &settings })
+            .unwrap_err();
     assert!(matches!(error, PlanError::Host { .. }), "{error}");
     assert!(error.to_string().contains("raise rig.host.memory by"), "{error}");
 }

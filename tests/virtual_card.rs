@@ -3,6 +3,8 @@
 
 #[path = "virtual_card/any_command.rs"]
 mod any_command;
+#[path = "virtual_card/over_link.rs"]
+mod over_link;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -71,7 +71,9 @@ pub(super) struct Attention<'a> {
     pub(super) shape: &'a AttentionShape,
     pub(super) layout: &'a CellLayout,
     pub(super) resume: bool,
+    pub(super) beyond: Option<&'a Cells<HostSpan>>,
     pub(super) end: AttentionEnd,
+    pub(super) phase: Phase,
 }
 
 /// Cells that are attended together, after what must be brought for them.
@@ -109,9 +111,8 @@ impl Launch<'_> {
         &self,
         of: &Attention<'_>,
         q: &Span,
-        (cells, beyond): (&[Cells], Option<&Cells<HostSpan>>),
+        cells: &[Cells],
         state: &Span,
-        phase: Phase,
         scratch: &Span,
         held: &mut Vec<HostSpan>,
     ) -> Result<(), String> {
@@ -129,11 +130,11 @@ impl Launch<'_> {
             AttentionEnd::Finish(out) => self.words(out, rows * shape.heads * shape.value_dim, "out")?,
         };
         let mut passes = self.cell_tables(cells, of.layout)?;
-        let work = match phase {
-            Phase::Decode => Some(self.work(of, beyond.is_some(), scratch)?),
+        let work = match of.phase {
+            Phase::Decode => Some(self.work(of, scratch)?),
             Phase::Prompt => None,
         };
-        if let (Some(work), Some(beyond)) = (&work, beyond) {
+        if let (Some(work), Some(beyond)) = (&work, of.beyond) {
             passes.extend(self.brought(beyond, of.layout, work)?);
         }
         if passes.is_empty() {
@@ -142,7 +143,7 @@ impl Launch<'_> {
         if rows == 0 {
             return Ok(());
         }
-        held.extend(beyond.map(|cells| cells.at.clone()));
+        held.extend(of.beyond.map(|cells| cells.at.clone()));
         let count = passes.len();
         for (i, pass) in passes.iter().enumerate() {
             pass.bring.iter().try_for_each(|bring| self.bring(bring))?;
@@ -156,14 +157,14 @@ impl Launch<'_> {
     }
 
     /// How a decode command uses its work memory.
-    fn work(&self, of: &Attention<'_>, brings: bool, scratch: &Span) -> Result<Work, String> {
+    fn work(&self, of: &Attention<'_>, scratch: &Span) -> Result<Work, String> {
         let result = of.rows * of.shape.heads * (2 + of.shape.value_dim) * 4;
-        let room = if brings { ATTENTION_TILE * of.layout.cell_bytes() } else { 0 };
+        let (room, line) = of.beyond.map_or((0, 0), |_| (ATTENTION_TILE * of.layout.cell_bytes(), LINE));
         let results = self.wide(scratch, result, "the work memory")?;
         // Rooms come last and begin at a line, for which one is left over.
-        let tiles = scratch.bytes.saturating_sub(if brings { LINE } else { 0 }) / (result + room).max(1);
+        let tiles = scratch.bytes.saturating_sub(line) / (result + room).max(1);
         if tiles == 0 {
-            return Err(format!("the work memory has {} bytes, a tile needs {}", scratch.bytes, result + room + LINE));
+            return Err(format!("the work memory has {} bytes, a tile needs {}", scratch.bytes, result + room + line));
         }
         Ok(Work { results, tiles, room: (results + (tiles * result) as u64).next_multiple_of(LINE as u64) })
     }

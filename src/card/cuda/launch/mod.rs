@@ -53,9 +53,17 @@ impl Launch<'_> {
                 self.linear(x, *rows, parts, *into, *phase, scratch)
             }
             Command::Attention { q, rows, first, shape, layout, cells, beyond, state, resume, end, phase, scratch } => {
-                let attention =
-                    attention::Attention { rows: *rows, first: *first, shape, layout, resume: *resume, end: *end };
-                self.attention(&attention, q, (cells, beyond.as_ref()), state, *phase, scratch, held)
+                let attention = attention::Attention {
+                    rows: *rows,
+                    first: *first,
+                    shape,
+                    layout,
+                    resume: *resume,
+                    beyond: beyond.as_ref(),
+                    end: *end,
+                    phase: *phase,
+                };
+                self.attention(&attention, q, cells, state, scratch, held)
             }
             Command::Route { logits, rule, routing, routed } => {
                 self.route(logits, rule, routing, routed.as_ref(), held)
