@@ -1,4 +1,4 @@
-// Attention of decode on tensor cores, for one head size and cell type (as in attention_prompt.cu, which stands before this). A block
+// Attention of decode on tensor cores, for one head size and cell type (as in attention_tile.cuh). A block
 // computes one tile of 64 cells for up to 16 heads that read the same key head, as `attend_tiles` does.
 
 #define DECODE_HEADS 16
@@ -51,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
         int c = i / (HEAD_DIM / 16), piece = i % (HEAD_DIM / 16);
         bool there = c < count;
         const u8* cell_at = at + (u64)(there ? c : 0) * cells.cell_bytes + kv_head * HEAD_DIM + 16 * piece;
-        codes_to_halves(there ? *(const uint4*)cell_at : make_uint4(0, 0, 0, 0), keys, c, piece);
-        codes_to_halves(there ? *(const uint4*)(cell_at + cells.value_offset) : make_uint4(0, 0, 0, 0), values, c, piece);
+        codes_to_cell(there ? *(const uint4*)cell_at : make_uint4(0, 0, 0, 0), keys, c, piece);
+        codes_to_cell(there ? *(const uint4*)(cell_at + cells.value_offset) : make_uint4(0, 0, 0, 0), values, c, piece);
     }
     {
         int c = thread & 63, is_value = thread >> 6;

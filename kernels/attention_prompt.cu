@@ -1,6 +1,8 @@
-// Attention of a prompt on tensor cores, for one head size and cell type: HEAD_DIM 64, 128 or 256 (values as large), KV_KIND 1 (f16)
-// or 2 (int8 with a scale a head). A warp takes 16 rows of one head; of heads of 256 two warps do, each for half of the values. A
-// block walks the tiles of 64 cells in ascending order.
+// Attention of a prompt on the tensor cores of a warp. A warp takes 16 rows of one head; of heads of 256 two warps do, each for half of the
+// values. A block walks the tiles of 64 cells in ascending order. Where four warps multiply together, attention_wide.cu takes its place for
+// smaller heads.
+
+#if !defined(HAS_WIDE_PRODUCTS) || HEAD_DIM > 128
 
 #if __CUDA_ARCH__ >= 800 && HEAD_DIM <= 128
 #define STAGES 2
@@ -13,33 +15,6 @@
 #define ATTENTION_THREADS 256
 #endif
 #define BLOCK_ROWS (ATTENTION_THREADS / 2 / VALUE_PARTS)
-#define CHUNKS (HEAD_DIM / 8)
-#define TILE_HALVES (ATTENTION_TILE * HEAD_DIM)
-// V's scales are kept 2^6 larger in f16.
-#define VALUE_SCALE 64.0f
-
-__device__ __forceinline__ u16* cell_chunk(u16* tile, int cell, int chunk) { return tile + cell * HEAD_DIM + ((chunk ^ (cell & 7)) << 3); }
-
-struct PromptHeads {
-    int heads;
-    int kv_heads;
-    float scale;
-};
-
-#if KV_KIND == 2
-// Sixteen codes to sixteen halves.
-__device__ __forceinline__ void codes_to_halves(uint4 codes, u16* tile, int cell, int piece) {
-    u32 from[4] = {codes.x, codes.y, codes.z, codes.w}, to[8];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 biased = from[i] ^ 0x80808080u;
-        to[2 * i] = half2_subtract(__byte_perm(biased, 0x64646464u, 0x4140), 0x64806480u);
-        to[2 * i + 1] = half2_subtract(__byte_perm(biased, 0x64646464u, 0x4342), 0x64806480u);
-    }
-    *(uint4*)cell_chunk(tile, cell, 2 * piece) = make_uint4(to[0], to[1], to[2], to[3]);
-    *(uint4*)cell_chunk(tile, cell, 2 * piece + 1) = make_uint4(to[4], to[5], to[6], to[7]);
-}
-#endif
 
 extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attend_prompt(const float* q, int rows, int first, PromptHeads of, Cells cells, int resume, float* state, float* out) {
@@ -164,8 +139,8 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             int c = (thread + i * ATTENTION_THREADS) / PIECES, piece = (thread + i * ATTENTION_THREADS) % PIECES;
-            codes_to_halves(raw_key[i], keys + stage * TILE_HALVES, c, piece);
-            codes_to_halves(raw_value[i], values + stage * TILE_HALVES, c, piece);
+            codes_to_cell(raw_key[i], keys + stage * TILE_HALVES, c, piece);
+            codes_to_cell(raw_value[i], values + stage * TILE_HALVES, c, piece);
         }
         if (thread < 128) scales[stage * 128 + thread] = raw_scale * (thread < 64 ? 1.0f : VALUE_SCALE);
     };
@@ -301,3 +276,4 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
             }
     }
 }
+#endif

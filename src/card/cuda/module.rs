@@ -11,7 +11,9 @@ const ELEMENTWISE: &str = include_str!("../../../kernels/elementwise.cu");
 const ROUTER: &str = include_str!("../../../kernels/router.cu");
 const CELLS: &str = include_str!("../../../kernels/cells.cuh");
 const ATTENTION: &str = include_str!("../../../kernels/attention.cu");
+const TILE: &str = include_str!("../../../kernels/attention_tile.cuh");
 const ATTENTION_PROMPT: &str = include_str!("../../../kernels/attention_prompt.cu");
+const ATTENTION_WIDE: &str = include_str!("../../../kernels/attention_wide.cu");
 const ATTENTION_DECODE: &str = include_str!("../../../kernels/attention_decode.cu");
 const QUANT: &str = include_str!("../../../kernels/quant.cuh");
 const PRODUCT: &str = include_str!("../../../kernels/product.cuh");
@@ -83,7 +85,9 @@ impl Module {
         match self {
             Self::Base => 0,
             Self::Attention => general_shared(256, 256),
-            Self::AttentionTensor { head_dim, kv } => prompt_shared(head_dim, kv, arch).max(decode_shared(head_dim)),
+            Self::AttentionTensor { head_dim, kv } => {
+                PromptBlock::of(head_dim, kv, arch).shared.max(decode_shared(head_dim))
+            }
             Self::Weights(ty) => product_shared(ty, 128, arch),
         }
     }
@@ -93,7 +97,9 @@ impl Module {
         let parts: &[&str] = match self {
             Self::Base => &[PLATFORM, COMMON, ELEMENTWISE, ROUTER],
             Self::Attention => &[PLATFORM, COMMON, CELLS, ATTENTION],
-            Self::AttentionTensor { .. } => &[PLATFORM, COMMON, CELLS, ATTENTION_PROMPT, ATTENTION_DECODE],
+            Self::AttentionTensor { .. } => {
+                &[PLATFORM, COMMON, CELLS, TILE, ATTENTION_PROMPT, ATTENTION_WIDE, ATTENTION_DECODE]
+            }
             Self::Weights(ty) => {
                 return [PLATFORM, &grid(ty), COMMON, QUANT, PRODUCT, LINEAR, VECTOR, LINEAR_DECODE].concat();
             }
@@ -190,21 +196,35 @@ fn raw_pitch(ty: QuantType) -> usize {
     if ty.block_bytes().is_multiple_of(16) { 0 } else { (((bytes + 30) / 16) | 1) * 16 }
 }
 
-/// Rows of a block of a prompt's attention.
-pub(super) const fn prompt_rows(head_dim: usize) -> usize {
-    if head_dim > 128 { 64 } else { 128 }
+/// A block of a prompt's attention on tensor cores.
+pub(super) struct PromptBlock {
+    /// Rows of one head.
+    pub(super) rows: usize,
+    pub(super) threads: u32,
+    pub(super) shared: usize,
 }
 
-/// Shared memory of a prompt's attention: stages of keys and values, queries of large heads, scales.
-pub(super) fn prompt_shared(head_dim: usize, kv: TensorKv, arch: u32) -> usize {
-    let wide = head_dim > 128;
-    let stages = if arch >= 80 && !wide { 2 } else { 1 };
-    let queries = if wide { prompt_rows(head_dim) * head_dim } else { 0 };
-    let scales = match kv {
-        TensorKv::F16 => 0,
-        TensorKv::Int8 => stages * 2 * ATTENTION_TILE * 4,
-    };
-    (2 * stages * ATTENTION_TILE * head_dim + queries) * 2 + scales
+impl PromptBlock {
+    pub(super) fn of(head_dim: usize, kv: TensorKv, arch: u32) -> Self {
+        let large = head_dim > 128;
+        let wide = arch == 90 && !large;
+        let stages = if wide {
+            4
+        } else if arch >= 80 && !large {
+            2
+        } else {
+            1
+        };
+        let rows = if large { 64 } else { 128 };
+        let queries = if large { rows * head_dim } else { 0 };
+        let scales = match kv {
+            TensorKv::F16 if !wide => 0,
+            _ => stages * 2 * ATTENTION_TILE * 4,
+        };
+        let barriers = if wide { 2 * stages * 8 } else { 0 };
+        let shared = (2 * stages * ATTENTION_TILE * head_dim + queries) * 2 + scales + barriers;
+        Self { rows, threads: if wide { 384 } else { 256 }, shared }
+    }
 }
 
 /// Query heads that a block of decode on tensor cores takes.

@@ -1,9 +1,7 @@
 //! Attention.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::{
-    DECODE_HEADS, GROUP, Module, TensorKv, decode_shared, general_shared, prompt_rows, prompt_shared,
-};
+use super::super::module::{DECODE_HEADS, GROUP, Module, PromptBlock, TensorKv, decode_shared, general_shared};
 use super::super::page_lock::device_address;
 use super::Launch;
 use super::copy::pieces;
@@ -233,10 +231,11 @@ impl Launch<'_> {
         let (rows, first) = (int(of.rows), int(of.first));
         if let Some((module, heads)) = self.tensor_heads(of) {
             let kv = if of.layout.kind == KvType::Int8 { TensorKv::Int8 } else { TensorKv::F16 };
+            let block = PromptBlock::of(shape.head_dim, kv, self.arch);
             let grid = Grid {
-                blocks: (shape.heads as u32, of.rows.div_ceil(prompt_rows(shape.head_dim)) as u32, 1),
-                threads: 256,
-                shared: prompt_shared(shape.head_dim, kv, self.arch),
+                blocks: (shape.heads as u32, of.rows.div_ceil(block.rows) as u32, 1),
+                threads: block.threads,
+                shared: block.shared,
             };
             // SAFETY: (const float*, int, int, PromptHeads, Cells, int, float*, float*).
             return unsafe {
