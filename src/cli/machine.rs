@@ -219,6 +219,15 @@ pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: 
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
+    let locking = rig.host.locking();
+    if let Some(reason) = &locking.refused {
+        let rest = Bytes(locking.wanted.0 - locking.locked.0);
+        tracing::warn!(
+            "{} of {} of host memory are page-locked, the other {rest} crosses links through page-locked staging buffers, more slowly: {reason}",
+            locking.locked,
+            locking.wanted
+        );
+    }
     tracing::info!("loaded {bytes} in {seconds:.2} s, {}", Rate(bytes.0 as f64 / seconds));
     Ok(engine)
 }

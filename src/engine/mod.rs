@@ -39,10 +39,11 @@ use crate::card::{BatonReceiver, Card, Stream, bounded_baton};
 use crate::model::Model;
 use crate::plan::{Plan, memory};
 use crate::units::{Bytes, TokenId};
+use buffers::HostBuffers;
 use experts::arena::Arena;
 use experts::gate::Published;
 use experts::latest_gate::LatestGate;
-use handoff::{Embeddings, boundary};
+use handoff::{Embeddings, Sender, boundary};
 use prompt::Wave;
 use sequence::FreeSlots;
 use stage::Stage;
@@ -58,7 +59,6 @@ pub struct Engine {
     cards: Vec<Arc<dyn Card>>,
     counters: Vec<Arc<Counters>>,
     latest_gates: Vec<Arc<LatestGate>>,
-    locked: (Bytes, Bytes),
     free: Arc<FreeSlots>,
     // Dropped before the stages: one that waits with an answer ends its job when nobody receives any more.
     replies: BatonReceiver<Reply>,
@@ -75,38 +75,29 @@ impl Engine {
     /// # Errors
     /// When memory is short, the file cannot be read, or plan, model and rig do not belong together.
     pub fn load(model: Arc<Model>, plan: Plan, rig: &Rig, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
-        let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
         let watcher = rig.host.watcher();
+        // Before the arena, which takes the most: where not all can be page-locked, it is experts that cross the link through staging buffers.
+        let buffers = plan.stages.iter().map(|stage| HostBuffers::alloc(&rig.host, stage));
+        let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
+        let ends = stage_ends(&plan, rig)?;
+        let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
         let (reply, replies) = bounded_baton(watcher, REPLIES);
         let mut stages = Vec::with_capacity(plan.stages.len());
         let mut counters = Vec::with_capacity(plan.stages.len());
         let mut latest_gates = Vec::with_capacity(plan.stages.len());
         let mut cards = Vec::with_capacity(plan.stages.len());
-        let mut incoming = None;
-        for (i, stage_plan) in plan.stages.iter().enumerate() {
-            let stage = Stage::load(&model, &plan, stage_plan, rig, &arena, progress)?;
+        for ((stage_plan, buffers), (inlet, outlet)) in plan.stages.iter().zip(buffers).zip(ends) {
+            let stage = Stage::load(&model, &plan, stage_plan, rig, &arena, buffers, progress)?;
             counters.push(Arc::clone(&stage.counters));
             latest_gates.push(Arc::clone(&stage.latest_gate));
             cards.push(Arc::clone(&stage.card));
-            let inlet = match incoming.take() {
-                None => Inlet::Embeddings(Embeddings::new(&rig.host, stage_plan.host.arriving)?),
-                Some(receiver) => Inlet::Stage(receiver),
-            };
-            let outlet = match plan.stages.get(i + 1) {
-                None => None,
-                Some(next) => {
-                    let (sender, receiver) = boundary(&rig.host, watcher, next.host.arriving / 2)?;
-                    incoming = Some(receiver);
-                    Some(sender)
-                }
-            };
             let hidden = vec![None; memory::hidden_buffers(plan.stages.len())];
             let worker =
                 Worker { stage, model: Arc::clone(&model), inlet, outlet, replies: reply.clone(), hidden, jobs: 0 };
             stages.push(StageThread::start(worker, watcher)?);
         }
         let free = FreeSlots::new(plan.sequences);
-        Ok(Self { plan, model, cards, counters, latest_gates, locked: arena.locked(), free, replies, stages })
+        Ok(Self { plan, model, cards, counters, latest_gates, free, replies, stages })
     }
 
     /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them.
@@ -154,11 +145,6 @@ impl Engine {
     /// What each stage's gate was told in the latest prompt, in order; nothing for a stage whose prompt had no gate.
     pub fn publications(&self) -> Vec<Vec<Published>> {
         self.latest_gates.iter().map(|latest| latest.published()).collect()
-    }
-
-    /// Bytes of the arena that are page-locked, and all its bytes.
-    pub fn locked(&self) -> (Bytes, Bytes) {
-        self.locked
     }
 
     /// Leases that have not ended, and sequences that are taken; both are zero when nothing runs and nobody holds a sequence.
@@ -367,4 +353,26 @@ impl Engine {
     fn reply(&self) -> Result<Reply, EngineError> {
         self.replies.receive().ok_or_else(|| EngineError::Thread("all stages have ended".to_owned()))
     }
+}
+
+/// Where each stage's hidden states come from and go to.
+fn stage_ends(plan: &Plan, rig: &Rig) -> Result<Vec<(Inlet, Option<Sender>)>, EngineError> {
+    let mut ends = Vec::with_capacity(plan.stages.len());
+    let mut incoming = None;
+    for (i, stage) in plan.stages.iter().enumerate() {
+        let inlet = match incoming.take() {
+            None => Inlet::Embeddings(Embeddings::new(&rig.host, stage.host.arriving)?),
+            Some(receiver) => Inlet::Stage(receiver),
+        };
+        let outlet = match plan.stages.get(i + 1) {
+            None => None,
+            Some(next) => {
+                let (sender, receiver) = boundary(&rig.host, rig.host.watcher(), next.host.arriving / 2)?;
+                incoming = Some(receiver);
+                Some(sender)
+            }
+        };
+        ends.push((inlet, outlet));
+    }
+    Ok(ends)
 }

@@ -65,6 +65,7 @@ impl Stage {
         stage: &StagePlan,
         rig: &Rig,
         arena: &Arc<Arena>,
+        host: HostBuffers,
         progress: &dyn Fn(Bytes),
     ) -> Result<Self, EngineError> {
         let wanted = || EngineError::Mismatch(format!("the rig has no {}", stage.card));
@@ -75,7 +76,6 @@ impl Stage {
         let layouts = layers.iter().map(|layer| layer.attention.cells).collect();
         let head = stage.head.then(|| loader.head()).transpose()?;
         let buffers = Buffers::alloc(card.as_ref(), stage)?;
-        let host = HostBuffers::alloc(&rig.host, stage)?;
         let resident = plan.kv.resident;
         let kv = KvCells::new(buffers.or_nothing(card.as_ref(), Use::Kv)?, &layers, resident, plan.sequences);
         let streamed = match plan.kv.streams() {

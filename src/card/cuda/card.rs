@@ -8,6 +8,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys;
 
 use super::arena::Arena;
+use super::bounce::Bounce;
 use super::compile::{Compiler, CompilerSettings};
 use super::device::{Context, CudaDevice, driver_version, probe};
 use super::error::{CudaError, say, while_doing};
@@ -50,6 +51,7 @@ pub struct CudaCard {
     marks: Arc<Marks>,
     kernels: Kernels,
     arena: Arena,
+    bounce: Option<Mutex<Bounce>>,
     free_after: Bytes,
     context: Arc<Context>,
 }
@@ -107,6 +109,8 @@ impl CudaCard {
             reason: "some are missing".to_owned(),
         })?;
         let arena = Arena::take(settings.card, &context, settings.budget)?;
+        // Where even these are refused, the driver stages such copies itself.
+        let bounce = Bounce::take(&context).ok().map(Mutex::new);
         let (free_after, _) = result::mem_get_info().map_err(while_doing("reading the free memory"))?;
         Ok(Self {
             fault: Arc::new(Fault::new(settings.card)),
@@ -118,6 +122,7 @@ impl CudaCard {
             streams,
             kernels,
             arena,
+            bounce,
             context,
         })
     }
@@ -151,6 +156,7 @@ impl CudaCard {
         Launch {
             kernels: &self.kernels,
             arena: &self.arena,
+            bounce: self.bounce.as_ref(),
             stream: queue.stream,
             arch: self.device.arch,
             processors: self.device.processors as usize,

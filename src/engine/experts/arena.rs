@@ -58,15 +58,6 @@ impl Arena {
     pub fn layer(&self, layer: usize) -> Option<&LayerBlobs> {
         self.layers.get(layer).and_then(Option::as_ref)
     }
-
-    /// Bytes that are page-locked, and all bytes.
-    pub fn locked(&self) -> (Bytes, Bytes) {
-        let bytes = |only_locked: bool| {
-            let blobs = self.layers.iter().flatten().filter(|blobs| !only_locked || blobs.buf.is_locked());
-            Bytes(blobs.map(|blobs| blobs.buf.bytes() as u64).sum())
-        };
-        (bytes(true), bytes(false))
-    }
 }
 
 impl LayerBlobs {

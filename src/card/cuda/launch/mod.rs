@@ -10,10 +10,12 @@ mod table;
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::sync::Mutex;
 
 use cudarc::driver::sys;
 
 use super::arena::Arena;
+use super::bounce::Bounce;
 use super::kernels::{Grid, Kernels};
 use super::module::Module;
 use crate::card::command::Command;
@@ -23,6 +25,8 @@ use crate::card::{HostSpan, Span};
 pub(super) struct Launch<'a> {
     pub(super) kernels: &'a Kernels,
     pub(super) arena: &'a Arena,
+    /// For copies from host memory that is not page-locked; `None` leaves them to the driver.
+    pub(super) bounce: Option<&'a Mutex<Bounce>>,
     pub(super) stream: sys::CUstream,
     /// Compute capability.
     pub(super) arch: u32,
