@@ -60,11 +60,11 @@ pub struct PromptSettings {
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
     /// Nothing of it runs.
-    #[default]
     Off,
     /// It runs, or the plan is refused.
     On,
     /// The planner decides and says why.
+    #[default]
     Auto,
 }
 
@@ -174,14 +174,14 @@ impl Default for RunSettings {
 
 impl Default for KvSettings {
     fn default() -> Self {
-        Self { kind: KvType::F16, resident_cells: ResidentCells::All, staging: Staging::Auto, prefetch: Switch::Off }
+        Self { kind: KvType::F16, resident_cells: ResidentCells::All, staging: Staging::Auto, prefetch: Switch::Auto }
     }
 }
 
 impl Default for PromptSettings {
     fn default() -> Self {
         Self {
-            routed_stream: Switch::Off,
+            routed_stream: Switch::Auto,
             depth: 16,
             floor: 1024,
             ring: Ring::Auto,
