@@ -36,10 +36,11 @@ struct Bringer {
         if (n >= STAGES) barrier_wait(empty + n % STAGES, (n / STAGES - 1) & 1);
     }
 
-    // What this thread wrote into a stage is seen by products that start after its barrier.
+    // What this warp wrote into a stage is seen by products that start after its barrier.
     __device__ __forceinline__ void publish(int n) const {
         publish_shared();
-        barrier_arrive(full + n % STAGES);
+        __syncwarp();
+        if ((thread & 31) == 0) barrier_arrive(full + n % STAGES);
     }
 
 #if KV_KIND == 1
@@ -159,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
     if (tiles < 0) tiles = 0;
 
     if (thread < STAGES) {
-        barrier_begin(full + thread, 128);
+        barrier_begin(full + thread, 4);
         barrier_begin(empty + thread, READERS * 4);
     }
     __syncthreads();

@@ -1,8 +1,12 @@
 // Products with one weight format, QUANT. Compiled once for each format of the loaded model.
 
-// Two blocks share one of Hopper's processors: one unpacks while the other multiplies.
+// What the rows of a product are: f32 for F32 weights, else f16 with a power of two a row.
+template <class Q> struct Row { typedef u16 Type; };
+template <> struct Row<F32> { typedef float Type; };
+
+// Two blocks share one of Hopper's processors: one unpacks while the other multiplies. F32 weights have no tensor cores.
 #ifdef HAS_WIDE_PRODUCTS
-#define PRODUCT_BOUNDS __launch_bounds__(256, 2)
+#define PRODUCT_BOUNDS __launch_bounds__(256, sizeof(Row<QUANT>::Type) == 2 ? 2 : 1)
 #else
 #define PRODUCT_BOUNDS __launch_bounds__(256, 1)
 #endif
@@ -33,10 +37,6 @@ __device__ __forceinline__ void finish(const Parts& parts, const Part& part, u64
     float* to = part.out + row * part.outputs + output;
     *to = parts.add ? *to + sum : sum;
 }
-
-// What the rows of a product are: f32 for F32 weights, else f16 with a power of two a row.
-template <class Q> struct Row { typedef u16 Type; };
-template <> struct Row<F32> { typedef float Type; };
 
 template <int ROWS, int DOWN>
 __device__ __forceinline__ void linear_prompt(const void* x, int stride, const float* restore, int rows, int cols, const Parts& parts) {

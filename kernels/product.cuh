@@ -248,7 +248,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
         u8* raws = (u8*)(rows + KEPT * HELD * STEP);           // [2][TILE_OUTPUTS][PITCH]
         int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         int group_row = (warp >> 2) * 64;
-        bool multiplies = group_row < HELD;
+        bool multiplies = HELD >= 128 || group_row < HELD;
 
         int chunk = thread & 7;
         u32 from[COPIES];
@@ -322,18 +322,12 @@ template <class Q, int ROWS, int DOWN> struct Product {
         unpack(early, 0);
         if (!C::STAGED && steps > 1) early = load(1);
 
-        for (int step = 0; step < steps; step++) {
+        auto begin = [&](int step) {
             copy_wait<KEPT - 2>();
             publish_shared();
             __syncthreads();
-            if (multiplies) {
-                u64 a = describe_rows(rows + (step % KEPT * HELD + group_row) * STEP);
-                u64 b = describe_rows(weights + (step & 1) * TILE_OUTPUTS * STEP);
-                wide_begin();
-#pragma unroll
-                for (int k = 0; k < STEP / 16; k++) wide_multiply_add(sum, a + 2 * k, b + 2 * k);
-                wide_commit();
-            }
+        };
+        auto prepare = [&](int step) {
             if (step + KEPT - 1 < steps) copy_rows(step + KEPT - 1);
             // The chunk before was unpacked to its end in the step before this one.
             if ((step + 1) % C::STEPS == 0) copy_raw((step + 1) / C::STEPS + 1);
@@ -346,9 +340,25 @@ template <class Q, int ROWS, int DOWN> struct Product {
                     if (step + 2 < steps) early = load(step + 2);
                 }
             }
-            if (multiplies) wide_wait();
+        };
+        // Two loops, since products that only some threads start would wait for each other.
+        if (!multiplies) {
+            for (int step = 0; step < steps; step++) begin(step), prepare(step);
+            return;
         }
-        if (!multiplies) return;
+        for (int step = 0; step < steps; step++) {
+            begin(step);
+            u64 a = describe_rows(rows + (step % KEPT * HELD + group_row) * STEP);
+            u64 b = describe_rows(weights + (step & 1) * TILE_OUTPUTS * STEP);
+            settle(sum);
+            wide_begin();
+#pragma unroll
+            for (int k = 0; k < STEP / 16; k++) wide_multiply_add(sum, a + 2 * k, b + 2 * k);
+            wide_commit();
+            prepare(step);
+            wide_wait();
+            settle(sum);
+        }
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             int at = group_row + (warp & 3) * 16 + (lane >> 2) + 8 * (k >> 1);

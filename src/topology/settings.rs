@@ -62,11 +62,11 @@ pub struct PromptSettings {
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
     /// Nothing of it runs.
-    #[default]
     Off,
     /// It runs, or the plan is refused.
     On,
     /// The planner decides and says why.
+    #[default]
     Auto,
 }
 
@@ -191,7 +191,7 @@ impl Default for KvSettings {
             kind: KvType::F16,
             resident_cells: ResidentCells::All,
             staging: Staging::Auto,
-            prefetch: Switch::Off,
+            prefetch: Switch::Auto,
             host_share: Share::Auto,
         }
     }
@@ -200,7 +200,7 @@ impl Default for KvSettings {
 impl Default for PromptSettings {
     fn default() -> Self {
         Self {
-            routed_stream: Switch::Off,
+            routed_stream: Switch::Auto,
             depth: 16,
             floor: 1024,
             ring: Ring::Auto,

@@ -34,8 +34,9 @@ fn check(built: &Built, arch: u32, wrong: &mut Vec<String>) -> usize {
     assert!(built.cubin.starts_with(b"\x7fELF"), "{name} sm_{arch}");
     let spills = reported(&built.log, " bytes spill stores");
     assert_eq!(spills.len(), built.module.kernels().len(), "{name} sm_{arch} reports each kernel once:\n{}", built.log);
-    // On Hopper two blocks share a processor at 128 registers a thread: a word or two outside the loops may go to the stack there.
-    let allowed = if arch == 90 { 16 } else { 0 };
+    // On Hopper two blocks share a processor at 128 registers a thread: what only the end of a product needs (addresses, biases) may wait on the
+    // stack there, outside the loops.
+    let allowed = if arch == 90 { 96 } else { 0 };
     for (kernel, bytes) in &spills {
         assert!(built.module.kernels().contains(kernel), "{kernel} is not listed");
         if *bytes > allowed {
