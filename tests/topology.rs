@@ -133,7 +133,7 @@ fn a_short_file_is_enough() {
     assert_eq!((topology.host.memory, topology.host.workers), (FACTS.memory, FACTS.workers));
     assert_eq!(topology.card_named("gpu1").unwrap().address, Some(CardAddress::Index(1)));
     assert_eq!(topology.card(CardId(0)).unwrap().link.h2d.to_string(), "12.6 GB/s");
-    assert_eq!(topology.run.kv.prefetch, Switch::Off);
+    assert_eq!(topology.run.kv.prefetch, Switch::Auto);
     assert_eq!((topology.run.prompt.depth, topology.run.prompt.floor), (16, 1024));
 }
 
