@@ -168,6 +168,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_tiles(const floa
     }
 }
 
+// Brings cells over the link from host memory to work memory, 16 KiB a block and round: whole lines of 128 bytes, each read once, whatever
+// the attention kernels then do with them.
+#define BRING_THREADS 256
+#define BRING_EACH 4
+
+extern "C" __global__ void __launch_bounds__(BRING_THREADS) bring_cells(const uint4* from, uint4* to, u64 chunks) {
+    follow();
+    u64 round = (u64)gridDim.x * (BRING_THREADS * BRING_EACH);
+    for (u64 at = (u64)blockIdx.x * (BRING_THREADS * BRING_EACH) + threadIdx.x; at < chunks; at += round) {
+        uint4 held[BRING_EACH];
+#pragma unroll
+        for (int i = 0; i < BRING_EACH; i++) {
+            u64 chunk = at + i * BRING_THREADS;
+            held[i] = chunk < chunks ? from[chunk] : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < BRING_EACH; i++) {
+            u64 chunk = at + i * BRING_THREADS;
+            if (chunk < chunks) to[chunk] = held[i];
+        }
+    }
+}
+
 // Merges tiles in ascending order into the state, or from nothing, and ends as told: out null keeps the state. Block (head, row).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) merge_tiles(const float* results, Heads of, Cells cells, int first, int first_tile,
                                                                   int tiles, int resume, float* state, float* out) {

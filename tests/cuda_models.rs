@@ -5,80 +5,19 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
-use aqueduct::card::ledger::{Ledger, LedgerCard};
-use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
-use aqueduct::cpu::Team;
-use aqueduct::engine::{Cancel, Counts, Engine, EngineError, Rig};
+use aqueduct::card::cuda::probe;
+use aqueduct::engine::{Cancel, Counts, Engine, EngineError};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
-use aqueduct::plan::{self, CardBudget, HandOffWay, Plan, PlanError};
+use aqueduct::plan::HandOffWay;
 use aqueduct::quant::QuantType;
-use aqueduct::topology::{HandOff, ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
-use aqueduct::units::{Bytes, CardId, Rate};
+use aqueduct::topology::{HandOff, ResidentCells, Ring, Share, Staging, Switch, Wave};
+use aqueduct::units::Bytes;
+use support::gpu::{bits, engine, load, plan_for, rig, spread, story, streaming, there_is_a_gpu, way};
 use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
-use support::{CROSSING, ROOMY, least};
-
-/// Whether there is a GPU; says so where there is none.
-fn there_is_a_gpu() -> bool {
-    match probe() {
-        Ok(devices) if !devices.is_empty() => return true,
-        Ok(_) => println!("skipped: there is no NVIDIA GPU"),
-        Err(error) => println!("skipped: {error}"),
-    }
-    false
-}
-
-fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
-    let cards = (0..).zip(memory).map(|(i, memory)| CardBudget {
-        id: CardId(i),
-        name: format!("gpu{i}"),
-        kind: CardKind::Cuda,
-        memory: *memory,
-        link: Rate(50e9),
-        rate: Rate(1e12),
-        compute: None,
-        crossing: CROSSING,
-    });
-    plan::plan(&plan::Request { spec: &model.spec, cards: cards.collect(), host: Bytes(8 << 30), settings })
-}
-
-/// An engine whose cards are all on the first GPU, each with memory and streams of its own, under a ledger.
-fn engine(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings) -> (Engine, Arc<Ledger>) {
-    spread(model, memory, settings, 1)
-}
-
-/// The same with the cards on this many GPUs in turn.
-fn spread(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings, gpus: usize) -> (Engine, Arc<Ledger>) {
-    let plan = plan_for(model, memory, settings).unwrap();
-    let ledger = Ledger::new();
-    let mut lock = None;
-    let attention = model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.shape);
-    let attention: Vec<_> = attention.map(|shape| (shape, settings.kv.kind)).collect();
-    let mut cards: Vec<Arc<dyn Card>> = Vec::new();
-    for (i, budget) in (0..).zip(memory) {
-        let card = CudaCard::open(CudaSettings {
-            card: CardId(i),
-            ordinal: i as usize % gpus,
-            budget: *budget,
-            weights: model.spec.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
-            attention: attention.clone(),
-            compiler: CompilerSettings {
-                nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
-                cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),
-            },
-        });
-        let card = card.unwrap();
-        lock.get_or_insert_with(|| card.page_lock());
-        cards.push(Arc::new(LedgerCard::new(&ledger, Arc::new(card))));
-    }
-    let host = HostMemory::new(Watcher::new(ledger.clone()), lock);
-    let rig = Rig { cards, host, team: Arc::new(Team::new(2).unwrap()) };
-    (Engine::load(Arc::clone(model), plan, &rig, &|_| {}).unwrap(), ledger)
-}
+use support::{ROOMY, least};
 
 /// Largest and RMS difference allowed: F32 weights (prompts in f32); half weights, whose prompts round activations to f16; 8-bit rows.
 fn limit(model: &Model, kv: KvType) -> (f64, f64) {
@@ -170,33 +109,6 @@ fn greedy_continuations_are_the_references_where_it_is_sure() {
     }
     println!("{sure} sure tokens");
     assert!(wrong.is_empty() && sure > 100, "{wrong:?} part, {sure} tokens were sure");
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-/// A prompt in two turns beside another sequence; then, if wanted, decode steps of both.
-fn story(engine: &mut Engine, tokens: &[u32], steps: &[u32]) -> Vec<u32> {
-    let cancel = Cancel::new();
-    let mut all = Vec::new();
-    let mut sink = |_: usize, logits: &[f32]| all.extend(bits(logits));
-    let (mut sequence, mut other) = (engine.sequence().unwrap(), engine.sequence().unwrap());
-    let (first, second) = tokens.split_at(tokens.len() / 2);
-    engine.prompt_all(&mut sequence, first, &cancel, &mut sink).unwrap();
-    engine.prompt_all(&mut other, &[7, 3], &cancel, &mut sink).unwrap();
-    engine.prompt_all(&mut sequence, second, &cancel, &mut sink).unwrap();
-    for token in steps {
-        let rows = engine.step(&mut [(&mut sequence, *token), (&mut other, token + 1)], &cancel).unwrap();
-        rows.iter().enumerate().for_each(|(row, logits)| sink(row, logits));
-    }
-    all
-}
-
-fn way(kv: KvType) -> RunSettings {
-    let mut settings = RunSettings { context: 128, sequences: 2, ..RunSettings::default() };
-    settings.kv.kind = kv;
-    settings
 }
 
 #[test]
@@ -323,8 +235,14 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
         (named("qwen3moe-hd128-ud"), KvType::F16),
         (named("qwen3-hd128-q4_k_m"), KvType::Int8),
     ];
-    // Cards, resident cells, staging pool, prefetch, wave.
-    let ways = [(1, 0, 64, true, 50), (1, 0, 400, false, 33), (1, 64, 64, true, 70), (2, 64, 128, true, 41)];
+    // Cards, resident cells, staging pool, prefetch, wave, the host's share of streamed cells in steps.
+    let ways = [
+        (1, 0, 64, true, 50, 100),
+        (1, 0, 400, false, 33, 0),
+        (1, 64, 64, true, 70, 40),
+        (2, 64, 128, true, 41, 0),
+        (1, 0, 64, true, 50, 25),
+    ];
     let mut seen = Counts::default();
     for (model, kv) in models {
         let tokens: Vec<u32> = (0..330).map(|i| (i * 37 + 11) % 500).collect();
@@ -343,11 +261,12 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
         let mut plain = settings(kv);
         plain.context = 512;
         let wanted = run(&mut engine(&model, &[ROOMY], &plain).0);
-        for (cards, resident, staging, prefetch, wave) in ways {
+        for (cards, resident, staging, prefetch, wave, share) in ways {
             let mut own = plain.clone();
             own.kv.resident_cells = ResidentCells::First(resident);
             own.kv.staging = Staging::Cells(staging);
             own.kv.prefetch = prefetch.into();
+            own.kv.host_share = Share::Percent(share);
             own.prompt.wave = Wave::Tokens(wave);
             own.prompt.floor = 1;
             let what = format!("{} with {cards} cards, {own:?}", model.gguf().path().display());
@@ -357,13 +276,43 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
             assert!(found.0 == wanted.0, "other bits in prompts: {what}");
             let (most, _) = distance(&found.1, &wanted.1);
             println!("steps with cells on the host: max {most:.2e}, {what}");
+            assert!(share > 0 || bits(&found.1) == bits(&wanted.1), "the card attends all, with other bits: {what}");
             assert!(most < limit(&model, kv).0, "steps too far ({most}): {what}");
             assert!(run(&mut engine) == found, "another run has other bits: {what}");
             seen = engine.counts().iter().fold(seen, |all, counts| all.plus(counts));
         }
     }
     println!("{seen:?}");
-    for count in [seen.kv_written_bytes, seen.kv_staged_bytes, seen.kv_prefetched_bytes, seen.kv_host_cells] {
+    for count in
+        [seen.kv_written_bytes, seen.kv_staged_bytes, seen.kv_prefetched_bytes, seen.kv_host_cells, seen.kv_link_cells]
+    {
         assert!(count > 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn memory_that_is_not_page_locked_is_staged_and_gives_the_same_bits() {
+    if !there_is_a_gpu() {
+        return;
+    }
+    let model = named("qwen3moe-hd128-ud");
+    let settings = streaming();
+    let memory = [least(|bytes| plan_for(&model, &[bytes], &settings).is_ok())];
+    let tokens: Vec<u32> = (0..110).map(|i| (i * 37 + 11) % 500).collect();
+    let mut wanted = None;
+    // All; small buffers but neither cells nor experts; some layers of experts.
+    let half = Bytes(model.spec.expert_bytes().0 / 2 + (4 << 20));
+    for limit in [None, Some(Bytes(200 << 10)), Some(half)] {
+        let (rig, ledger, _) = rig(&model, &memory, &settings, limit);
+        let mut engine = load(&model, &memory, &settings, &rig);
+        let locking = rig.host.locking();
+        println!("{limit:?}: {locking:?}");
+        assert!(limit.is_none_or(|limit| locking.locked <= limit) && locking.locked.0 > 0);
+        assert_eq!(limit.is_some(), locking.locked < locking.wanted && locking.refused.is_some());
+        let found = story(&mut engine, &tokens, &[5, 9, 11]);
+        assert_eq!(ledger.violations(), Vec::<String>::new());
+        let counts = engine.counts()[0];
+        assert!(counts.streamed > 0 && counts.kv_prefetched_bytes > 0 && counts.kv_host_cells > 0, "{counts:?}");
+        assert!(found == *wanted.get_or_insert_with(|| found.clone()), "other bits with {limit:?}");
     }
 }

@@ -10,7 +10,7 @@ use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::synth::{Overrides, Shape, Topics, write_model};
-use aqueduct::topology::{ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
+use aqueduct::topology::{ResidentCells, Ring, RunSettings, Share, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 use proptest::prelude::*;
 use support::stories::{deep, open};
@@ -32,6 +32,8 @@ struct Way {
     resident: u32,
     staging: Option<u32>,
     prefetch: bool,
+    /// Of the host in decode, in percent.
+    share: Option<u32>,
     wave: u32,
     floor: u32,
     gated: bool,
@@ -51,6 +53,7 @@ struct Seen {
     displaced: u64,
     dense: u64,
     four_cards: u64,
+    shared: u64,
 }
 
 fn ways() -> impl Strategy<Value = Way> {
@@ -58,6 +61,7 @@ fn ways() -> impl Strategy<Value = Way> {
     let resident = prop_oneof![Just(0_u32), Just(64), Just(128), 1_u32..200];
     let staging =
         prop_oneof![Just(None), Just(Some(64)), Just(Some(64)), Just(Some(CONTEXT)), (65_u32..300).prop_map(Some)];
+    let share = prop_oneof![Just(None), Just(Some(0)), Just(Some(100)), (1_u32..100).prop_map(Some)];
     let wave = prop_oneof![2 => 9_u32..40, 1 => 40_u32..200];
     let turns = proptest::collection::vec(1_usize..140, 2..=3);
     (
@@ -66,19 +70,20 @@ fn ways() -> impl Strategy<Value = Way> {
         kv,
         resident,
         staging,
-        any::<bool>(),
+        (any::<bool>(), share),
         wave,
         prop_oneof![Just(1_u32), Just(1024)],
         any::<bool>(),
         turns,
     )
-        .prop_map(|(cards, extra, kv, resident, staging, prefetch, wave, floor, gated, turns)| Way {
+        .prop_map(|(cards, extra, kv, resident, staging, (prefetch, share), wave, floor, gated, turns)| Way {
             cards,
             extra,
             kv,
             resident,
             staging,
             prefetch,
+            share,
             wave,
             floor,
             gated,
@@ -92,6 +97,7 @@ fn settings(way: &Way) -> RunSettings {
     settings.kv.resident_cells = ResidentCells::First(way.resident);
     settings.kv.staging = way.staging.map_or(Staging::Auto, Staging::Cells);
     settings.kv.prefetch = way.prefetch.into();
+    settings.kv.host_share = way.share.map_or(Share::Auto, Share::Percent);
     settings.prompt.wave = Wave::Tokens(way.wave);
     settings.prompt.floor = way.floor;
     settings.prompt.routed_stream = way.gated.into();
@@ -135,6 +141,7 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     plain.kv.prefetch = Switch::Off;
     plain.prompt.wave = Wave::Tokens(CONTEXT);
     plain.prompt.ring = Ring::Auto;
+    plain.kv.host_share = Share::Auto;
     let reference = plan_for(model, &[ROOMY], &plain).unwrap();
     let wanted = logits(&mut Engine::load(Arc::clone(model), reference, &rig(&[ROOMY], 1).rig, &|_| {}).unwrap(), way);
 
@@ -149,6 +156,9 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     for counts in engine.counts() {
         prop_assert!(way.prefetch || counts.kv_prefetched_bytes == 0, "off means nothing of it runs");
         prop_assert!(!way.prefetch || counts.kv_staged_bytes == 0, "on means every tile is copied ahead");
+        prop_assert!(way.share != Some(0) || counts.kv_host_cells == 0, "the card attends all");
+        prop_assert!(way.share != Some(100) || counts.kv_link_cells == 0, "the host attends all");
+        seen.shared += u64::from(counts.kv_host_cells > 0 && counts.kv_link_cells > 0);
         seen.counts = seen.counts.plus(&counts);
     }
     let longest = way.turns.iter().sum::<usize>();
@@ -213,7 +223,8 @@ fn a_context_of_131072_tokens_on_a_card_that_holds_a_quarter_of_it() {
     };
     let (found, counts) = answer(&memory, &settings);
     println!("{counts:?}");
-    assert!(counts.kv_prefetched_bytes > 0 && counts.kv_host_cells > 0 && counts.kv_staged_bytes == 0);
+    assert!(counts.kv_prefetched_bytes > 0 && counts.kv_staged_bytes == 0);
+    assert!(counts.kv_host_cells > 0 && counts.kv_link_cells > 0);
     let (wanted, _) = answer(&[ROOMY], &all);
     assert!(found == wanted, "other bits with cells in host memory");
 }
@@ -225,7 +236,8 @@ fn logits_are_the_same_bits_wherever_cells_live() {
     let mut runner = runner(CASES);
     let seen = std::cell::RefCell::new(Seen::default());
     runner.run(&(ways(), 0..models.len()), |(way, model)| check(&models[model], &way, &mut seen.borrow_mut())).unwrap();
-    let Seen { counts, cases, none_resident, tiled, untiled, across, displaced, dense, four_cards } = seen.into_inner();
+    let Seen { counts, cases, none_resident, tiled, untiled, across, displaced, dense, four_cards, shared } =
+        seen.into_inner();
     let rows = [
         ("cases", cases),
         ("with no resident cell", none_resident),
@@ -239,6 +251,8 @@ fn logits_are_the_same_bits_wherever_cells_live() {
         ("bytes staged", counts.kv_staged_bytes),
         ("bytes copied ahead", counts.kv_prefetched_bytes),
         ("cells attended by the host", counts.kv_host_cells),
+        ("cells attended over the link", counts.kv_link_cells),
+        ("steps shared by both", shared),
         ("experts streamed", counts.streamed),
         ("experts skipped", counts.skipped),
     ];

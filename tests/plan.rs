@@ -11,13 +11,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aqueduct::card::{CardKind, REGION_ALIGN};
 use aqueduct::engine::Engine;
 use aqueduct::model::{Model, ModelSpec};
-use aqueduct::plan::{CardBudget, Crossing, HandOffWay, Plan, PlanError, Request, plan};
-use aqueduct::topology::{self, ExpertPin, HandOff, LayerPin, Links, ResidentCells, RunSettings, Switch, Topology};
+use aqueduct::ops::KvType;
+use aqueduct::plan::{CardBudget, Crossing, HandOffWay, HostBudget, HostShare, Plan, PlanError, Request, plan};
+use aqueduct::topology::{
+    self, ExpertPin, HandOff, LayerPin, Links, ResidentCells, RunSettings, Share, Switch, Topology,
+};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
 use support::shapes::{QWEN3_30B, SAMPLE, spec};
 use support::tap::{Listen, Tap};
-use support::{ROOMY, oracle, rig};
+use support::{ROOMY, host, oracle, rig};
 
 fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
     let rates = Links::new(topology).all_to_cards();
@@ -33,7 +36,7 @@ fn planned(spec: &ModelSpec, topology: &Topology) -> Result<Plan, PlanError> {
         compute: None,
         crossing: Crossing { staged: Rate(6e9), peer: None },
     });
-    plan(&Request { spec, cards: cards.collect(), host: topology.host.memory, settings: &topology.run })
+    plan(&Request { spec, cards: cards.collect(), host: host(topology.host.memory), settings: &topology.run })
 }
 
 /// Every layer on one card, every budget kept, no expert twice.
@@ -92,7 +95,7 @@ fn cards(memory: &[u64]) -> Vec<CardBudget> {
 }
 
 fn try_plan(spec: &ModelSpec, memory: &[u64], settings: &RunSettings) -> Result<Plan, PlanError> {
-    plan(&Request { spec, cards: cards(memory), host: Bytes(64 << 30), settings })
+    plan(&Request { spec, cards: cards(memory), host: host(Bytes(64 << 30)), settings })
 }
 
 const GIB: u64 = 1 << 30;
@@ -169,7 +172,7 @@ fn cells_that_do_not_fit_go_to_the_host() {
     let cell = 2 * 4 * 128 * 2;
     assert!(experts.staging * experts.slot_bytes >= plan.kv.staging * cell, "{plan}");
     assert!(plan.kv.tile * 4 <= plan.kv.staging.next_multiple_of(256), "four tiles at a time");
-    assert_eq!(plan.stages[0].host.cells, plan.kv.streamed * 48 * cell);
+    assert_eq!(plan.stages[0].host.cells, plan.kv.host_cells().len() * 48 * cell);
 
     // Resident cells are whole tiles, and that is said.
     let plan = with(1000).unwrap();
@@ -181,12 +184,11 @@ fn cells_that_do_not_fit_go_to_the_host() {
 fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
     let spec = spec(QWEN3_30B);
     let mut settings = RunSettings { context: 65_536, ..RunSettings::default() };
-    settings.kv.prefetch = Switch::Auto;
-    settings.prompt.routed_stream = Switch::Auto;
+    assert_eq!((settings.kv.prefetch, settings.prompt.routed_stream), (Switch::Auto, Switch::Auto), "the default");
     let noted = |plan: &Plan, words: &str| plan.notes.iter().any(|note| note.contains(words));
     let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
     assert!(!plan.kv.prefetch && !plan.prompt.routed_stream);
-    assert!(noted(&plan, "kv.prefetch auto: off, because") && noted(&plan, "routed_stream auto: off, because"));
+    assert!(!noted(&plan, "auto"), "nothing to decide, nothing to say: {:?}", plan.notes);
 
     settings.kv.resident_cells = ResidentCells::First(8192);
     let plan = try_plan(&spec, &[8 * GIB], &settings).unwrap();
@@ -201,11 +203,40 @@ fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
 }
 
 #[test]
+fn the_host_attends_what_link_and_workers_end_together_with() {
+    let spec = spec(QWEN3_30B);
+    let mut settings = RunSettings { context: 65_536, ..RunSettings::default() };
+    settings.kv.kind = KvType::Int8;
+    settings.kv.resident_cells = ResidentCells::First(0);
+    let share = |settings: &RunSettings, workers: usize, rate: f64, link: f64| {
+        let mut cards = cards(&[8 * GIB]);
+        cards[0].link = Rate(link);
+        let host = HostBudget { workers, rate: Rate(rate), ..host(Bytes(64 << 30)) };
+        let plan = plan(&Request { spec: &spec, cards, host, settings }).unwrap();
+        println!("{plan}");
+        plan.stages[0].host_share.unwrap()
+    };
+    // 16 workers of 1.2 GB/s each, or what the memory gives them.
+    assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 28, least: 4735 });
+    assert_eq!(share(&settings, 16, 5e9, 50e9).percent, 9);
+    assert_eq!(share(&settings, 8, 100e9, 12e9), HostShare { percent: 45, least: 1137 });
+    assert_eq!(share(&settings, 8, 100e9, 3e9).least, 1024);
+    settings.kv.host_share = Share::Percent(7);
+    assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 7, least: 0 });
+
+    settings.kv.resident_cells = ResidentCells::All;
+    let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
+    assert_eq!(plan.stages[0].host_share, None);
+    assert!(plan.notes.iter().any(|note| note.contains("kv.host_share is 7%")), "{:?}", plan.notes);
+}
+
+#[test]
 fn a_small_host_is_refused_before_anything_is_allocated() {
     let spec = spec(QWEN3_30B);
     let settings = RunSettings::default();
-    let error = plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: Bytes(8 << 30), settings: &settings })
-        .unwrap_err();
+    let error =
+        plan(&Request { spec: &spec, cards: cards(&[8 * GIB]), host: host(Bytes(8 << 30)), settings: &settings })
+            .unwrap_err();
     assert!(matches!(error, PlanError::Host { .. }), "{error}");
     assert!(error.to_string().contains("raise rig.host.memory by"), "{error}");
 }
@@ -264,7 +295,7 @@ fn each_boundary_has_a_way_and_a_reason() {
     all[1].crossing.peer = Some(Rate(200e9));
     let with = |hand_off, cards: &[CardBudget]| {
         let settings = RunSettings { hand_off, ..RunSettings::default() };
-        plan(&Request { spec: &spec, cards: cards.to_vec(), host: Bytes(64 << 30), settings: &settings })
+        plan(&Request { spec: &spec, cards: cards.to_vec(), host: host(Bytes(64 << 30)), settings: &settings })
     };
     use HandOffWay::{Host, Nccl, Peer};
     let ways = |hand_off| with(hand_off, &all).unwrap().hand_offs.iter().map(|at| at.way).collect::<Vec<_>>();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use aqueduct::ops::KvType;
 use aqueduct::topology::{
     CardAddress, CardKind, Code, Flow, HandOff, HostFacts, Links, Place, Problems, ResidentCells, Ring, RunSettings,
-    Switch, Topology, TopologyError, Wave, keys,
+    Share, Switch, Topology, TopologyError, Wave, keys,
 };
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ rig:
 run:
   context: 131072
   sequences: 4
-  kv: {type: int8, resident_cells: 32768, prefetch: on}
+  kv: {type: int8, resident_cells: 32768, prefetch: on, host_share: 25%}
   prompt: {routed_stream: auto, depth: 8, floor: 512, ring: 2 GiB, wave: 4096 tokens, host_pool: on}
   hand_off: peer
   throttle: on
@@ -111,6 +111,7 @@ fn every_key_means_what_it_says() {
     let run = &topology.run;
     assert_eq!((run.context, run.sequences, run.throttle, run.hand_off), (131_072, 4, true, HandOff::Peer));
     assert_eq!((run.kv.kind, run.kv.resident_cells), (KvType::Int8, ResidentCells::First(32_768)));
+    assert_eq!(run.kv.host_share, Share::Percent(25));
     assert_eq!((run.kv.prefetch, run.prompt.routed_stream), (Switch::On, Switch::Auto));
     assert_eq!((run.prompt.depth, run.prompt.floor), (8, 512));
     assert_eq!((run.prompt.ring, run.prompt.wave), (Ring::Bytes(Bytes(2 << 30)), Wave::Tokens(4096)));
@@ -132,7 +133,7 @@ fn a_short_file_is_enough() {
     assert_eq!((topology.host.memory, topology.host.workers), (FACTS.memory, FACTS.workers));
     assert_eq!(topology.card_named("gpu1").unwrap().address, Some(CardAddress::Index(1)));
     assert_eq!(topology.card(CardId(0)).unwrap().link.h2d.to_string(), "12.6 GB/s");
-    assert_eq!(topology.run.kv.prefetch, Switch::Off);
+    assert_eq!(topology.run.kv.prefetch, Switch::Auto);
     assert_eq!((topology.run.prompt.depth, topology.run.prompt.floor), (16, 1024));
 }
 
@@ -222,6 +223,8 @@ const CASES: &[Case] = &[
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {kv: {type: q8}}\n", Code::WrongValue, 2, 18),
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {kv: [f16]}\n", Code::WrongType, 2, 12),
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {kv: {resident_cells: most}}\n", Code::WrongValue, 2, 28),
+    ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {kv: {host_share: 0.25}}\n", Code::WrongValue, 2, 24),
+    ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {kv: {host_share: 101%}}\n", Code::WrongValue, 2, 24),
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {prompt: {depth: 65}}\n", Code::OutOfRange, 2, 23),
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {prompt: {ring: big}}\n", Code::WrongValue, 2, 22),
     ("rig: {cards: {g: {memory: 1 GiB}}}\nrun: {prompt: {wave: 0}}\n", Code::OutOfRange, 2, 22),

@@ -5,6 +5,8 @@
 mod across;
 #[path = "virtual_card/any_command.rs"]
 mod any_command;
+#[path = "virtual_card/over_link.rs"]
+mod over_link;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -250,6 +252,7 @@ fn attention_reads_the_cells_that_were_written_in_one_pass_or_two() {
         shape,
         layout,
         cells,
+        beyond: None,
         state: state.whole(),
         resume,
         end,

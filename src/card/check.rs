@@ -1,7 +1,7 @@
 //! What every card checks of a command before it takes it: that its fields agree with each other, that nothing it writes
 //! overlaps what else it touches, and that its leases live.
 
-use super::command::{Access, AttentionEnd, Cells, Command, ExpertsInto, HeldExpert, LinearPart, Routing};
+use super::command::{Access, AttentionEnd, Cells, Command, ExpertsInto, HeldExpert, LinearPart, Phase, Routing};
 use super::{CardError, CardKind, HostSpan, Leases, Span, Stream, scratch};
 use crate::ops::{ATTENTION_TILE, AttentionShape, BlobLayout, CellLayout, ExpertSet};
 use crate::units::CardId;
@@ -109,7 +109,7 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
             exactly("V", v.bytes, &[cells.count, layout.kv_heads, layout.value_dim, WORD])?;
             exactly("the range of cells", cells.at.bytes, &[cells.count, layout.cell_bytes()])
         }
-        Command::Attention { q, rows, shape, layout, cells, state, resume, end, phase, scratch, .. } => {
+        Command::Attention { q, rows, shape, layout, cells, beyond, state, resume, end, phase, scratch, .. } => {
             exactly("q", q.bytes, &[*rows, shape.heads, shape.head_dim, WORD])?;
             exactly("the state", state.bytes, &[*rows, shape.heads, shape.value_dim + 2, WORD])?;
             if let AttentionEnd::Finish(out) = end {
@@ -117,7 +117,10 @@ fn fields(kind: CardKind, command: &Command) -> Result<(), String> {
             }
             at_least("the scratch", scratch.bytes, scratch::attention(kind, *phase, *rows, shape))?;
             heads(shape, layout)?;
-            consecutive(layout, cells, *resume)
+            if beyond.is_some() && *phase == Phase::Prompt {
+                return Err("cells in host memory are attended in decode only; a prompt stages them".to_owned());
+            }
+            consecutive(layout, cells, beyond.as_ref(), *resume)
         }
         Command::GatedActivation { gate, up, elements, out, .. } => {
             exactly("the gate", gate.bytes, &[*elements, WORD])?;
@@ -210,18 +213,25 @@ fn heads(shape: &AttentionShape, layout: &CellLayout) -> Result<(), String> {
     ))
 }
 
-fn consecutive(layout: &CellLayout, cells: &[Cells], resume: bool) -> Result<(), String> {
+fn consecutive(
+    layout: &CellLayout,
+    cells: &[Cells],
+    beyond: Option<&Cells<HostSpan>>,
+    resume: bool,
+) -> Result<(), String> {
+    let on_card = cells.iter().map(|part| (part.first, part.count, part.at.bytes));
+    let on_host = beyond.iter().map(|part| (part.first, part.count, part.at.bytes()));
     let mut next = None;
-    for part in cells {
-        exactly("a range of cells", part.at.bytes, &[part.count, layout.cell_bytes()])?;
+    for (first, count, bytes) in on_card.chain(on_host) {
+        exactly("a range of cells", bytes, &[count, layout.cell_bytes()])?;
         let begins = match next {
-            Some(next) => part.first == next,
-            None => resume || part.first == 0,
+            Some(next) => first == next,
+            None => resume || first == 0,
         };
-        if !begins || !part.first.is_multiple_of(ATTENTION_TILE) {
-            return Err(format!("cells from {} do not begin where the earlier ones end, at a tile's edge", part.first));
+        if !begins || !first.is_multiple_of(ATTENTION_TILE) {
+            return Err(format!("cells from {first} do not begin where the earlier ones end, at a tile's edge"));
         }
-        next = Some(part.first.checked_add(part.count).ok_or("the cells' numbers are too large")?);
+        next = Some(first.checked_add(count).ok_or("the cells' numbers are too large")?);
     }
     Ok(())
 }

@@ -54,11 +54,11 @@ pub enum Into {
     Add,
 }
 
-/// Consecutive KV cells of one sequence and layer in card memory.
+/// Consecutive KV cells of one sequence and layer: in card memory, or in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cells {
+pub struct Cells<At = Span> {
     /// `count` cells of the layout's size.
-    pub at: Span,
+    pub at: At,
     /// Absolute number of the first.
     pub first: usize,
     /// How many.
@@ -225,8 +225,10 @@ pub enum Command {
         shape: AttentionShape,
         /// Layout of a cell.
         layout: CellLayout,
-        /// Ascending, consecutive; every one but the last ends at a tile's edge.
+        /// Ascending, consecutive; every one but the last of all ends at a tile's edge.
         cells: Vec<Cells>,
+        /// In decode, those that follow in host memory, which the card reads over its link.
+        beyond: Option<Cells<HostSpan>>,
         /// f32 `[rows, heads, 2 + value_dim]`: maximum, sum, weighted values.
         state: Span,
         /// Whether the state holds earlier cells (else the first cell is cell 0 and the state is set up).
@@ -351,9 +353,10 @@ impl Command {
             }
             Self::Rope { x, .. } => vec![Write(*x)],
             Self::StoreKv { k, v, cells, .. } => vec![Read(*k), Read(*v), Write(cells.at)],
-            Self::Attention { q, cells, state, end, scratch, .. } => {
+            Self::Attention { q, cells, beyond, state, end, scratch, .. } => {
                 let mut all = vec![Read(*q), Write(*state), Write(*scratch)];
                 all.extend(cells.iter().map(|cells| Read(cells.at)));
+                all.extend(beyond.iter().map(|cells| HostRead(cells.at.clone())));
                 if let AttentionEnd::Finish(out) = end {
                     all.push(Write(*out));
                 }
@@ -392,6 +395,14 @@ impl Command {
             | Self::Send { from: span, .. }
             | Self::Receive { to: span, .. } => Some(span.bytes),
             _ => None,
+        }
+    }
+
+    /// Bytes of host memory that a kernel reads over the link.
+    pub fn read_over_link(&self) -> usize {
+        match self {
+            Self::Attention { beyond: Some(cells), .. } => cells.at.bytes(),
+            _ => 0,
         }
     }
 }

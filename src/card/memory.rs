@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::locking::{Lock, Locker, Locking, PageLock};
 use super::watch::{HostAccess, Watcher};
 use super::{CardError, LeaseId};
 use crate::units::{Bytes, CardId};
@@ -84,23 +85,11 @@ impl Span {
     }
 }
 
-/// Something that keeps host memory page-locked; dropping it unlocks. Cards that can lock memory give one.
-pub trait PageLock: Send + Sync {
-    /// Locks the memory for all cards of the process and returns the guard.
-    ///
-    /// # Errors
-    /// What the driver said.
-    ///
-    /// # Safety
-    /// `start..start + bytes` stays allocated until the guard is dropped.
-    unsafe fn lock(&self, start: *mut u8, bytes: usize) -> Result<Box<dyn Send + Sync>, String>;
-}
-
 /// Where host buffers come from: one maker a rig, so that its watcher sees every buffer.
 #[derive(Clone, Default)]
 pub struct HostMemory {
     watcher: Watcher,
-    lock: Option<Arc<dyn PageLock>>,
+    locker: Option<Locker>,
 }
 
 /// What keeps the bytes where they are.
@@ -117,7 +106,7 @@ struct HostInner {
     bytes: usize,
     sealed: AtomicBool,
     watcher: Watcher,
-    lock: Option<Box<dyn Send + Sync>>,
+    lock: Option<Lock>,
     // Last: fields are dropped in this order, and the lock ends before its memory does.
     _backing: Backing,
 }
@@ -172,7 +161,20 @@ fn pages(bytes: usize, what: &str) -> Result<Option<memmap2::MmapMut>, CardError
 impl HostMemory {
     /// A maker whose buffers report host accesses to `watcher` and are locked by `lock`.
     pub fn new(watcher: Watcher, lock: Option<Arc<dyn PageLock>>) -> Self {
-        Self { watcher, lock }
+        Self { watcher, locker: lock.map(Locker::new) }
+    }
+
+    /// The same maker, whose buffers are page-locked up to a limit: each whole, or not.
+    pub fn limited(mut self, limit: Option<Bytes>) -> Self {
+        if let Some(locker) = &mut self.locker {
+            locker.limit(limit);
+        }
+        self
+    }
+
+    /// How much of the buffers is page-locked now; nothing where no card can lock memory.
+    pub fn locking(&self) -> Locking {
+        self.locker.as_ref().map(Locker::locking).unwrap_or_default()
     }
 
     /// The watcher of host accesses and messages.
@@ -227,11 +229,11 @@ impl HostMemory {
             lock: None,
             _backing: backing,
         };
-        if let Some(lock) = &self.lock
+        if let Some(locker) = &self.locker
             && bytes > 0
         {
             // SAFETY: `HostInner` drops the guard before the memory.
-            inner.lock = unsafe { lock.lock(start.as_ptr(), bytes) }.ok();
+            inner.lock = Some(unsafe { locker.lock(start.as_ptr(), bytes) });
         }
         HostBuf(Arc::new(inner))
     }
@@ -270,7 +272,7 @@ impl HostBuf {
 
     /// Whether it is page-locked.
     pub fn is_locked(&self) -> bool {
-        self.0.lock.is_some()
+        self.0.lock.as_ref().is_some_and(Lock::holds)
     }
 
     /// Ends all writing: from now on the memory is only read, by anyone.

@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod lease;
 pub mod ledger;
+mod locking;
 mod memory;
 pub mod scratch;
 pub mod timeline;
@@ -26,7 +27,8 @@ pub use command::Command;
 pub use error::CardError;
 pub use event::{Event, EventState};
 pub use lease::{Lease, LeaseId, Leases};
-pub use memory::{HostBuf, HostMemory, HostSpan, PageLock, Region, RegionId, Span};
+pub use locking::{Locking, PageLock};
+pub use memory::{HostBuf, HostMemory, HostSpan, Region, RegionId, Span};
 pub use watch::{Baton, BatonReceiver, HostAccess, Stamp, Watch, Watcher, baton, bounded_baton};
 pub use wire::{Wire, WireEnd};
 

@@ -14,7 +14,7 @@ use super::machine::{MachineArgs, load_engine, make_plan};
 use crate::bench::{self, Comparison, Observation, Verdict, compare, greedy, median, order};
 use crate::engine::{Cancel, Engine};
 use crate::synth::Topics;
-use crate::topology::{Ring, Topology, Wave};
+use crate::topology::{Ring, Share, Topology, Wave};
 use crate::units::TokenId;
 
 /// Arguments of `bench`: its own, or those of a measurement with a table of its own.
@@ -30,7 +30,7 @@ pub enum Args {
 pub struct Arms {
     #[command(flatten)]
     machine: MachineArgs,
-    /// Arms to compare: `name=setting=value+setting=value,...`; settings are routed_stream (0|1), ring, wave, depth, floor, workers; a bare name changes nothing.
+    /// Arms to compare: `name=setting=value+setting=value,...`; settings are routed_stream (0|1), ring, wave, depth, floor, workers, host_share (percent); a bare name changes nothing.
     #[arg(long, value_name = "ARMS", value_delimiter = ',', default_value = "a,b")]
     arms: Vec<String>,
     /// Times each arm is measured.
@@ -149,6 +149,7 @@ fn arm(text: &str, base: &Topology) -> anyhow::Result<(String, Topology)> {
         let number: u32 = value.parse().with_context(|| format!("arm {name}: {key}: `{value}` is no number"))?;
         let allowed = match key {
             "routed_stream" => 0..=1,
+            "host_share" => 0..=100,
             "depth" => 1..=64,
             "floor" => 0..=1 << 20,
             "workers" => 1..=1024,
@@ -167,8 +168,9 @@ fn arm(text: &str, base: &Topology) -> anyhow::Result<(String, Topology)> {
             "depth" => prompt.depth = number,
             "floor" => prompt.floor = number,
             "workers" => own.host.workers = number,
+            "host_share" => own.run.kv.host_share = Share::Percent(number),
             _ => bail!(
-                "arm {name}: there is no setting `{key}`; there are routed_stream, ring, wave, depth, floor, workers"
+                "arm {name}: there is no setting `{key}`; there are routed_stream, ring, wave, depth, floor, workers, host_share"
             ),
         }
     }

@@ -13,7 +13,7 @@ use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Presence, Rig, RigOptions};
 use crate::model::Model;
-use crate::plan::{self, CardBudget, Crossing, HandOffPlan, HandOffWay, Plan};
+use crate::plan::{self, CardBudget, Crossing, HandOffPlan, HandOffWay, HostBudget, Plan};
 use crate::topology::{self, CardAddress, Flow, Links, Topology};
 use crate::units::{Bytes, CardId, Rate};
 
@@ -186,6 +186,12 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
     let rates = links.all_to_cards();
     let ids = topology.cards().iter().map(|card| card.id);
     let before = ids.clone().take(1).chain(ids);
+    let all = topology.cards().iter().map(|card| Flow::ToCard(card.id)).chain([Flow::Workers]).collect::<Vec<_>>();
+    let host = HostBudget {
+        memory: topology.host.memory,
+        workers: topology.host.workers as usize,
+        rate: links.together(&all).last().copied().unwrap_or(topology.host.rate),
+    };
     let cards = topology
         .cards()
         .iter()
@@ -205,7 +211,7 @@ pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
             }),
         })
         .collect();
-    let request = plan::Request { spec: &model.spec, cards, host: topology.host.memory, settings: &topology.run };
+    let request = plan::Request { spec: &model.spec, cards, host, settings: &topology.run };
     plan::plan(&request).context("no plan fits")
 }
 
@@ -225,6 +231,15 @@ pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: 
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
+    let locking = rig.host.locking();
+    if let Some(reason) = &locking.refused {
+        let rest = Bytes(locking.wanted.0 - locking.locked.0);
+        tracing::warn!(
+            "{} of {} of host memory are page-locked, the other {rest} crosses links through page-locked staging buffers, more slowly: {reason}",
+            locking.locked,
+            locking.wanted
+        );
+    }
     tracing::info!("loaded {bytes} in {seconds:.2} s, {}", Rate(bytes.0 as f64 / seconds));
     tell_hand_offs(&engine, &planned, topology, options.strict)?;
     Ok(engine)

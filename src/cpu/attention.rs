@@ -42,6 +42,8 @@ pub struct Queries<'a> {
 const ROWS: usize = 128;
 /// Rows of a part at least, where there are as many.
 const FEW_ROWS: usize = 16;
+/// Tiles of a worker from which on it takes all heads of each.
+const TILES: usize = 4;
 /// Floats of partials that are kept at a time.
 const KEPT: usize = 1 << 18;
 
@@ -112,7 +114,13 @@ pub fn attend(
             // The last rows see the most: they come first.
             let (kv_head, index) = (part % kv_heads, blocks - 1 - part / kv_heads);
             let rows = index * rows..queries.rows.min((index + 1) * rows);
-            Isa::best().run(Part { queries, tiles: &tiles, rows, kv_head, to: To::State(&disjoint) });
+            Isa::best().run(Part {
+                queries,
+                tiles: &tiles,
+                rows,
+                kv_heads: kv_head..kv_head + 1,
+                to: To::State(&disjoint),
+            });
         });
     } else {
         attend_in_pieces(team, queries, &tiles, state);
@@ -151,15 +159,17 @@ pub fn partials(team: &Team, queries: &Queries<'_>, cells: &[CellSlice<'_>], out
 fn partials_of(team: &Team, queries: &Queries<'_>, tiles: &[Tile<'_>], out: &mut [f32]) {
     assert_eq!(out.len(), tiles.len() * queries.state_len(), "attention: partials of {} tiles", tiles.len());
     let kv_heads = queries.shape.kv_heads;
-    let each = team.share(tiles.len() * kv_heads, 6);
+    // All heads of a tile together, so that its memory passes once; a head for itself where there are not enough tiles for all workers.
+    let together = if tiles.len() >= TILES * team.workers() { kv_heads } else { 1 };
+    let splits = kv_heads / together;
+    let each = team.share(tiles.len() * splits, 2 * TILES);
     let pieces = tiles.len().div_ceil(each);
     let out = Disjoint::new(out);
-    team.run_sized(queries.operations(tiles.len() * ATTENTION_TILE), pieces * kv_heads, |part| {
-        let (piece, kv_head) = (part / kv_heads, part % kv_heads);
-        let first = piece * each;
+    team.run_sized(queries.operations(tiles.len() * ATTENTION_TILE), pieces * splits, |part| {
+        let (first, head) = (part / splits * each, part % splits * together);
         let tiles = &tiles[first..tiles.len().min(first + each)];
-        let rows = 0..queries.rows;
-        Isa::best().run(Part { queries, tiles, rows, kv_head, to: To::Partials { out: &out, first } });
+        let (rows, kv_heads) = (0..queries.rows, head..head + together);
+        Isa::best().run(Part { queries, tiles, rows, kv_heads, to: To::Partials { out: &out, first } });
     });
 }
 
@@ -246,12 +256,12 @@ impl Kernel for Finish<'_> {
     }
 }
 
-/// The queries `rows` of one kv head's group over some tiles.
+/// The queries `rows` of some kv heads' groups over some tiles.
 struct Part<'a> {
     queries: &'a Queries<'a>,
     tiles: &'a [Tile<'a>],
     rows: Range<usize>,
-    kv_head: usize,
+    kv_heads: Range<usize>,
     to: To<'a>,
 }
 
@@ -279,13 +289,15 @@ impl Kernel for Part<'_> {
         thread_local! {
             static WORK: RefCell<Work> = RefCell::default();
         }
-        let Self { queries, tiles, rows, kv_head, to } = self;
+        let Self { queries, tiles, rows, kv_heads: own, to } = self;
         let AttentionShape { heads, kv_heads, head_dim, value_dim, scale } = queries.shape;
         let (group, stride, state_stride) = (heads / kv_heads, value_stride(&queries.layout), queries.state_stride());
         // Taken out and put back, so that the borrow does not wrap the vector code in a closure.
         let mut work = WORK.take();
         let Work { widened, partial: found } = &mut work;
-        for (index, tile) in tiles.iter().enumerate() {
+        for (index, tile, kv_head) in
+            tiles.iter().enumerate().flat_map(|(index, tile)| own.clone().map(move |head| (index, tile, head)))
+        {
             // Rows are in order of position: those that see nothing of the tile come first.
             let blind = tile.first.saturating_sub(queries.first).clamp(rows.start, rows.end);
             if let To::Partials { out, first } = to {
@@ -302,7 +314,7 @@ impl Kernel for Part<'_> {
             }
             widened.fill::<L>(&queries.layout, tile, kv_head);
             if let Some(next) = tiles.get(index + 1) {
-                next.fetch::<L>(&queries.layout, kv_head);
+                next.fetch::<L>(&queries.layout, &own, kv_head);
             }
             let (mut next, last) = (blind * group, rows.end * group);
             while next < last {

@@ -125,6 +125,11 @@ impl Team {
         });
     }
 
+    /// Wakes workers that are parked, for a region that is about to start: they watch for it a short while.
+    pub fn rouse(&self) {
+        self.board.rouse();
+    }
+
     /// How many of `items` a part takes so that each worker gets about `each` parts.
     pub fn share(&self, items: usize, each: usize) -> usize {
         items.div_ceil(self.workers * each.max(1)).max(1)

@@ -30,8 +30,10 @@ pub(super) struct Heads {
 }
 
 /// What one attention command looks at.
+#[derive(Default)]
 struct Look {
     cells: Vec<Cells>,
+    beyond: Option<Cells<HostSpan>>,
     resume: bool,
     last: bool,
 }
@@ -74,7 +76,7 @@ impl Stage {
             for tile in 0..tiles {
                 cells.extend(self.staged(place, mixer, tile, new.start, tile + 1 == tiles)?);
                 if tile + 1 < tiles {
-                    let look = Look { cells: std::mem::take(&mut cells), resume, last: false };
+                    let look = Look { cells: std::mem::take(&mut cells), resume, ..Look::default() };
                     self.look(Phase::Prompt, mixer, heads, own.start, look)?;
                     self.release(tile)?;
                     resume = true;
@@ -82,13 +84,14 @@ impl Stage {
             }
             let tail = &self.streamed()?.tail;
             cells.push(tail.get(&mixer.cells, new.start, tile_start(new.start)..new.end)?);
-            self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true })?;
+            self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true, ..Look::default() })?;
             return if tiles > 0 { self.release(tiles - 1) } else { Ok(()) };
         }
-        self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true })
+        self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true, ..Look::default() })
     }
 
-    /// A step's rows, each of another sequence. Cells in host memory are attended by the host pool meanwhile.
+    /// A step's rows, each of another sequence. Of cells in host memory the card attends the older ones over its link, and the host pool
+    /// its share of the newest at the same time.
     pub(super) fn attend_step(
         &mut self,
         place: usize,
@@ -101,13 +104,13 @@ impl Stage {
             let own = heads.rows(mixer, part.rows.clone());
             self.store_resident(place, mixer, &own, part.slot, part.first..part.first + 1)?;
             let cells = vec![self.kv.get(place, part.slot, 0..part.first + 1)?];
-            self.look(Phase::Decode, mixer, &own, part.first, Look { cells, resume: false, last: true })?;
+            self.look(Phase::Decode, mixer, &own, part.first, Look { cells, last: true, ..Look::default() })?;
         }
         let beyond: Vec<&Part> = parts.iter().filter(|part| part.first >= resident).collect();
         if beyond.is_empty() { Ok(()) } else { self.attend_beyond(place, mixer, heads, &beyond) }
     }
 
-    /// Rows of a step whose sequences have cells in host memory.
+    /// Rows of a step whose sequences have cells in host memory. Without a share of the host nothing here waits for it.
     fn attend_beyond(
         &mut self,
         place: usize,
@@ -118,7 +121,6 @@ impl Stage {
         let (shape, layout) = (mixer.shape, mixer.cells);
         let mut rows = Vec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
-            let row = self.host_row(place, mixer, at, part)?;
             let own = heads.rows(mixer, part.rows.clone());
             let to = self.streamed()?.host.get(place, part.slot, part.first..part.first + 1)?;
             // One cell a row: where it stands in the tail does not matter.
@@ -126,46 +128,86 @@ impl Stage {
             let cells = Cells { at: cell, first: part.first, count: 1 };
             self.compute(Command::StoreKv { k: own.k, v: own.v, layout, cells })?;
             self.compute(Command::CopyOut { from: cell, to })?;
-            self.compute(Command::CopyOut { from: own.q, to: row.q.clone() })?;
-            rows.push((row, own));
-        }
-        let asked = self.card.record(Stream::Compute)?;
-        let mut on_card = None;
-        if self.kv.resident() > 0 {
-            for ((row, own), part) in rows.iter().zip(parts) {
-                let cells = vec![self.kv.get(place, part.slot, 0..self.kv.resident())?];
-                self.look(Phase::Decode, mixer, own, part.first, Look { cells, resume: false, last: false })?;
-                let from = self.buffers.get(Use::AttentionState, row.state.bytes())?;
-                self.compute(Command::CopyOut { from, to: row.state.clone() })?;
+            let split = self.host_share.first(self.kv.resident()..part.first + 1);
+            let row = (split <= part.first).then(|| self.host_row(place, mixer, at, part, split)).transpose()?;
+            if let Some(row) = &row {
+                self.compute(Command::CopyOut { from: own.q, to: row.q.clone() })?;
             }
-            on_card = Some(self.card.record(Stream::Compute)?);
+            rows.push((split, row, own));
         }
+        let asks = rows.iter().any(|(_, row, _)| row.is_some());
+        let asked = asks.then(|| self.card.record(Stream::Compute)).transpose()?;
+        let mut states = false;
+        for ((split, row, own), part) in rows.iter().zip(parts) {
+            states |= self.card_share(place, mixer, own, part, *split, row.as_ref())?;
+        }
+        let Some(asked) = asked else { return Ok(()) };
+        let on_card = states.then(|| self.card.record(Stream::Compute)).transpose()?;
+        self.host_attention.rouse();
         self.card.sync(&asked, waits::ASKED)?;
-        for (row, _) in &rows {
+        let rows = || rows.iter().filter_map(|(_, row, own)| Some((row.as_ref()?, own)));
+        for (row, _) in rows() {
             self.host_attention.partials(shape, layout, row)?;
-            self.counters.attended_on_host(row.position + 1 - row.first);
+            self.counters.attended_on_host(row.count());
         }
         if let Some(on_card) = &on_card {
             self.card.sync(on_card, waits::CARD_ATTENDED)?;
         }
-        for (row, own) in &rows {
+        for (row, own) in rows() {
             self.host_attention.finish(shape, layout, row)?;
             self.compute(Command::CopyIn { from: row.attended.clone(), to: own.attended })?;
         }
         Ok(())
     }
 
-    /// The host's side of the step's `at`-th row beyond the resident cells.
-    fn host_row(&self, place: usize, mixer: &Attention, at: usize, part: &Part) -> Result<HostRow, EngineError> {
+    /// The card attends a row's resident cells and, over its link, the streamed ones before `split`. Where the host goes on, it gets the
+    /// state; whether there is one.
+    fn card_share(
+        &self,
+        place: usize,
+        mixer: &Attention,
+        own: &Heads,
+        part: &Part,
+        split: usize,
+        row: Option<&HostRow>,
+    ) -> Result<bool, EngineError> {
+        let resident = self.kv.resident();
+        if split == 0 {
+            return Ok(false);
+        }
+        let cells = if resident > 0 { vec![self.kv.get(place, part.slot, 0..resident)?] } else { Vec::new() };
+        let mut beyond = None;
+        if split > resident {
+            let at = self.streamed()?.host.get(place, part.slot, resident..split)?;
+            self.counters.attended_over_link(split - resident, at.bytes());
+            beyond = Some(Cells { at, first: resident, count: split - resident });
+        }
+        self.look(Phase::Decode, mixer, own, part.first, Look { cells, beyond, resume: false, last: row.is_none() })?;
+        if let Some(row) = row {
+            let from = self.buffers.get(Use::AttentionState, row.state.bytes())?;
+            self.compute(Command::CopyOut { from, to: row.state.clone() })?;
+        }
+        Ok(row.is_some())
+    }
+
+    /// The host's side of the step's `at`-th row: its cells from `split` on.
+    fn host_row(
+        &self,
+        place: usize,
+        mixer: &Attention,
+        at: usize,
+        part: &Part,
+        split: usize,
+    ) -> Result<HostRow, EngineError> {
         let shape = &mixer.shape;
         let cells = &self.streamed()?.host;
         let most = HostRow::partial_bytes(shape, self.context - cells.first());
-        let used = HostRow::partial_bytes(shape, part.first + 1 - cells.first());
+        let used = HostRow::partial_bytes(shape, part.first + 1 - split);
         let (state, out) = (shape.heads * (2 + shape.value_dim) * F32, shape.heads * shape.value_dim * F32);
         Ok(HostRow {
             position: part.first,
-            first: cells.first(),
-            cells: cells.get(place, part.slot, cells.first()..part.first + 1)?,
+            first: split,
+            cells: cells.get(place, part.slot, split..part.first + 1)?,
             q: row_of(&self.host.queries, at, shape.heads * shape.head_dim * F32)?,
             state: row_of(&self.host.state, at, state)?,
             partials: part_of(&self.host.partials, at * most, used)?,
@@ -274,6 +316,7 @@ impl Stage {
             shape,
             layout: mixer.cells,
             cells: look.cells,
+            beyond: look.beyond,
             state: self.buffers.get(Use::AttentionState, state)?,
             resume: look.resume,
             end: if look.last { AttentionEnd::Finish(heads.attended) } else { AttentionEnd::Keep },

@@ -81,17 +81,18 @@ impl HostBuffers {
     /// Allocates what the plan lists.
     pub fn alloc(host: &HostMemory, plan: &StagePlan) -> Result<Self, EngineError> {
         let sizes = &plan.host;
+        // What a kernel writes in place comes first and the largest last, in case not all can be page-locked.
         Ok(Self {
             routed: host.alloc(sizes.routed, "routed set")?,
             ids: host.alloc(sizes.ids, "chosen experts")?,
             normed: host.alloc(sizes.normed, "normalised hidden states")?,
             slots: host.alloc(sizes.slots, "host pool results")?,
             logits: host.alloc(sizes.logits, "logits")?,
-            cells: host.alloc(sizes.cells, "streamed KV cells")?,
             queries: host.alloc(sizes.queries, "queries")?,
             state: host.alloc(sizes.state, "attention state")?,
             partials: host.alloc(sizes.partials, "partial attention")?,
             attended: host.alloc(sizes.attended, "attention results")?,
+            cells: host.alloc(sizes.cells, "streamed KV cells")?,
         })
     }
 }

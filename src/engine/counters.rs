@@ -76,6 +76,10 @@ counts! {
     kv_waits,
     /// Streamed cells attended by the host pool in decode steps, over all layers.
     kv_host_cells,
+    /// Streamed cells attended by the card in decode steps, over all layers, which it read over its link.
+    kv_link_cells,
+    /// Their bytes.
+    kv_link_bytes,
     /// Microseconds the compute stream stood still for an event; 0 on cards that do not measure it.
     compute_waited_us,
 }
@@ -135,5 +139,10 @@ impl Counters {
 
     pub(super) fn attended_on_host(&self, cells: usize) {
         self.kv_host_cells.fetch_add(cells as u64, Relaxed);
+    }
+
+    pub(super) fn attended_over_link(&self, cells: usize, bytes: usize) {
+        self.kv_link_cells.fetch_add(cells as u64, Relaxed);
+        self.kv_link_bytes.fetch_add(bytes as u64, Relaxed);
     }
 }

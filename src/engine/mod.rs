@@ -39,6 +39,7 @@ use crate::card::{BatonReceiver, Card, Stream, bounded_baton};
 use crate::model::Model;
 use crate::plan::{Plan, Use, memory};
 use crate::units::{Bytes, TokenId};
+use buffers::HostBuffers;
 use experts::arena::Arena;
 use experts::gate::Published;
 use experts::latest_gate::LatestGate;
@@ -58,7 +59,6 @@ pub struct Engine {
     cards: Vec<Arc<dyn Card>>,
     counters: Vec<Arc<Counters>>,
     latest_gates: Vec<Arc<LatestGate>>,
-    locked: (Bytes, Bytes),
     free: Arc<FreeSlots>,
     // Dropped before the stages: one that waits with an answer ends its job when nobody receives any more.
     replies: BatonReceiver<Reply>,
@@ -75,23 +75,27 @@ impl Engine {
     /// # Errors
     /// When memory is short, the file cannot be read, or plan, model and rig do not belong together.
     pub fn load(model: Arc<Model>, mut plan: Plan, rig: &Rig, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
-        let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
         let watcher = rig.host.watcher();
+        // Before the arena, which takes the most: where not all can be page-locked, it is experts that cross the link through staging buffers.
+        let buffers = plan.stages.iter().map(|stage| HostBuffers::alloc(&rig.host, stage));
+        let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
+        let first = plan.stages.first().map_or(0, |stage| stage.host.arriving);
+        let embeddings = Embeddings::new(&rig.host, first)?;
+        let between = plan.stages.iter().skip(1).map(|stage| handoff::buffers(&rig.host, stage.host.arriving / 2));
+        let between = between.collect::<Result<Vec<_>, _>>()?;
+        let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
         let (reply, replies) = bounded_baton(watcher, REPLIES);
-        let load = |stage| Stage::load(&model, &plan, stage, rig, &arena, progress);
-        let loaded = plan.stages.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let load = |(stage, buffers)| Stage::load(&model, &plan, stage, rig, &arena, buffers, progress);
+        let loaded = plan.stages.iter().zip(buffers).map(load).collect::<Result<Vec<_>, _>>()?;
         let counters = loaded.iter().map(|stage| Arc::clone(&stage.counters)).collect();
         let latest_gates = loaded.iter().map(|stage| Arc::clone(&stage.latest_gate)).collect();
         let cards = loaded.iter().map(|stage| Arc::clone(&stage.card)).collect();
-        let first = plan.stages.first().map_or(0, |stage| stage.host.arriving);
-        let mut inlets = vec![Inlet::Embeddings(Embeddings::new(&rig.host, first)?)];
+        let mut inlets = vec![Inlet::Embeddings(embeddings)];
         let mut outlets = Vec::with_capacity(loaded.len());
-        for ((from, to), hand_off) in loaded.iter().zip(loaded.iter().skip(1)).zip(&mut plan.hand_offs) {
-            let bytes = plan.stages.get(inlets.len()).map_or(0, |stage| stage.host.arriving / 2);
-            let side = |stage: &Stage| stage.buffers.whole(Use::Hidden).map(|hidden| (Arc::clone(&stage.card), hidden));
-            let (from, to) = (side(from)?, side(to)?);
-            let sides = [&from, &to].map(|(card, hidden)| Side { card, hidden: *hidden });
-            let (sender, receiver) = handoff::open(&rig.host, hand_off, sides, bytes)?;
+        let neighbours = loaded.iter().zip(loaded.iter().skip(1));
+        for ((neighbours, buffers), hand_off) in neighbours.zip(between).zip(&mut plan.hand_offs) {
+            let (from, to) = neighbours;
+            let (sender, receiver) = handoff::open(watcher, hand_off, [side(from)?, side(to)?], buffers)?;
             outlets.push(Some(sender));
             inlets.push(Inlet::Stage(receiver));
         }
@@ -104,7 +108,7 @@ impl Engine {
             stages.push(StageThread::start(worker, watcher)?);
         }
         let free = FreeSlots::new(plan.sequences);
-        Ok(Self { plan, model, cards, counters, latest_gates, locked: arena.locked(), free, replies, stages })
+        Ok(Self { plan, model, cards, counters, latest_gates, free, replies, stages })
     }
 
     /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them.
@@ -154,11 +158,6 @@ impl Engine {
     /// What each stage's gate was told in the latest prompt, in order; nothing for a stage whose prompt had no gate.
     pub fn publications(&self) -> Vec<Vec<Published>> {
         self.latest_gates.iter().map(|latest| latest.published()).collect()
-    }
-
-    /// Bytes of the arena that are page-locked, and all its bytes.
-    pub fn locked(&self) -> (Bytes, Bytes) {
-        self.locked
     }
 
     /// Leases that have not ended, and sequences that are taken; both are zero when nothing runs and nobody holds a sequence.
@@ -367,4 +366,9 @@ impl Engine {
     fn reply(&self) -> Result<Reply, EngineError> {
         self.replies.receive().ok_or_else(|| EngineError::Thread("all stages have ended".to_owned()))
     }
+}
+
+/// A stage as its boundaries see it.
+fn side(stage: &Stage) -> Result<Side<'_>, EngineError> {
+    Ok(Side { card: &stage.card, hidden: stage.buffers.whole(Use::Hidden)? })
 }

@@ -70,7 +70,7 @@ impl Rig {
             });
         }
         let watcher = ledger.map_or_else(Watcher::default, |ledger| Watcher::new(ledger));
-        Ok(Self { cards, host: HostMemory::new(watcher, lock), team })
+        Ok(Self { cards, host: HostMemory::new(watcher, lock).limited(topology.host.locked), team })
     }
 }
 

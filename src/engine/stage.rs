@@ -17,10 +17,10 @@ use super::kv::tail::Tail;
 use super::rig::Rig;
 use super::weights::{Head, Layer, LayerFfn, Loader};
 use super::{EngineError, waits};
-use crate::card::{Card, Stream, Watcher};
+use crate::card::{Card, CardKind, Stream, Watcher};
 use crate::model::Model;
 use crate::ops::{CellLayout, Rope};
-use crate::plan::{KvPlan, Plan, PromptPlan, StagePlan, Use};
+use crate::plan::{HostShare, KvPlan, Plan, PromptPlan, StagePlan, Use};
 use crate::units::{Bytes, ExpertId};
 
 /// One card's share of the model, and its own streams.
@@ -45,6 +45,8 @@ pub(super) struct Stage {
     /// Cells in host memory; `None` when every cell lives on the card.
     pub streamed: Option<Streamed>,
     pub host_attention: HostAttention,
+    /// What the host attends of streamed cells in a decode step.
+    pub host_share: HostShare,
     pub arena: Arc<Arena>,
     pub pool: Option<Pool>,
     pub host_pool: HostPool,
@@ -63,6 +65,7 @@ impl Stage {
         stage: &StagePlan,
         rig: &Rig,
         arena: &Arc<Arena>,
+        host: HostBuffers,
         progress: &dyn Fn(Bytes),
     ) -> Result<Self, EngineError> {
         let wanted = || EngineError::Mismatch(format!("the rig has no {}", stage.card));
@@ -73,18 +76,18 @@ impl Stage {
         let layouts = layers.iter().map(|layer| layer.attention.cells).collect();
         let head = stage.head.then(|| loader.head()).transpose()?;
         let buffers = Buffers::alloc(card.as_ref(), stage)?;
-        let host = HostBuffers::alloc(&rig.host, stage)?;
         let resident = plan.kv.resident;
         let kv = KvCells::new(buffers.or_nothing(card.as_ref(), Use::Kv)?, &layers, resident, plan.sequences);
         let streamed = match plan.kv.streams() {
             false => None,
             true => Some(Streamed {
-                host: HostCells::new(host.cells.clone(), &layers, resident..plan.context, plan.sequences),
+                host: HostCells::new(host.cells.clone(), &layers, plan.kv.host_cells(), plan.sequences),
                 tail: Tail::new(buffers.whole(Use::Tail)?),
                 written: vec![None; layers.len()],
                 staging: None,
             }),
         };
+        let host_share = streamed.as_ref().map_or(HostShare::ALL, |streamed| share_of(stage, &streamed.host));
         let pool = stage.experts.as_ref().map(|experts| Pool::load(card, arena, experts)).transpose()?;
         card.drain(Stream::Compute, waits::LOADED)?;
         card.drain(Stream::Experts, waits::LOADED)?;
@@ -107,6 +110,7 @@ impl Stage {
             kv,
             streamed,
             host_attention: HostAttention::new(Arc::clone(&rig.team)),
+            host_share,
             arena: Arc::clone(arena),
             pool,
             host_pool: HostPool::new(Arc::clone(&rig.team), Arc::clone(arena)),
@@ -162,4 +166,17 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// The plan's share; all where the card cannot read the cells over its link, which is said.
+fn share_of(stage: &StagePlan, cells: &HostCells) -> HostShare {
+    let share = stage.host_share.unwrap_or(HostShare::ALL);
+    if stage.kind == CardKind::Virtual || cells.is_locked() || share.percent == HostShare::ALL.percent {
+        return share;
+    }
+    tracing::warn!(
+        "{}: streamed cells are not page-locked, so it cannot read them over its link: in decode the host pool attends all of them",
+        stage.name
+    );
+    HostShare::ALL
 }

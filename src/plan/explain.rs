@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{HandOffWay, KvPlan, Plan, Request, StagePlan, Use};
 use crate::ops::ATTENTION_TILE;
+use crate::topology::Share;
 use crate::units::{Bytes, CardId};
 
 /// Sentences about decisions that are not visible in the numbers.
@@ -15,6 +16,11 @@ pub(super) fn notes(request: &Request<'_>, plan: &Plan) -> Vec<String> {
             "{spare} of {} cards stay idle: the model has only {} layers",
             request.cards.len(),
             request.spec.layers.len()
+        ));
+    }
+    if let (Share::Percent(percent), false) = (request.settings.kv.host_share, plan.kv.streams()) {
+        notes.push(format!(
+            "kv.host_share is {percent}%, but every cell lives on a card: there is nothing to share in decode"
         ));
     }
     let wanted = request.settings.kv.resident_cells.of(request.settings.context) as usize;
@@ -92,6 +98,11 @@ impl fmt::Display for Plan {
             self.kv.kind,
             self.cells()
         )?;
+        for stage in &self.stages {
+            if let Some(share) = &stage.host_share {
+                writeln!(f, "          {}", share.describe(&stage.name))?;
+            }
+        }
         writeln!(f, "prompt    waves of at most {} tokens, {}", self.wave, self.streaming())?;
         for stage in &self.stages {
             if let Some(experts) = stage.experts.as_ref().filter(|experts| experts.ring > 0) {
@@ -129,7 +140,7 @@ impl Plan {
         let ahead = if prefetch { "copied ahead of their layer" } else { "copied when their layer needs them" };
         format!(
             "{resident} cells of each on the cards, {streamed} in host memory\n          streamed cells pass through a staging \
-             pool of {staging} in tiles of {tile}, {ahead}; decode attends them on the host"
+             pool of {staging} in tiles of {tile}, {ahead}"
         )
     }
 

@@ -1,5 +1,7 @@
 //! The cache of keys and values: which cells live on the cards, and how the others reach them.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use super::Request;
@@ -46,6 +48,11 @@ impl KvPlan {
         };
         let tile = (staging / TILES / ATTENTION_TILE * ATTENTION_TILE).max(ATTENTION_TILE).min(staging);
         Self { kind: settings.kv.kind, resident, streamed, staging, tile, prefetch: false }
+    }
+
+    /// Cells of each sequence that host memory has room for: whole attention tiles, so that each tile begins at a line of the link.
+    pub fn host_cells(&self) -> Range<usize> {
+        self.resident..self.resident + self.streamed.next_multiple_of(ATTENTION_TILE)
     }
 
     /// Whether some cells live in host memory.

@@ -229,7 +229,7 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
     for attention in own.iter().filter_map(LayerSpec::attention).filter(|_| kv.streams()) {
         let shape = &attention.shape;
         let states = sequences * shape.heads * (2 + shape.value_dim) * 4;
-        all.cells += sequences * kv.streamed * CellLayout::new(kv.kind, shape).cell_bytes();
+        all.cells += sequences * kv.host_cells().len() * CellLayout::new(kv.kind, shape).cell_bytes();
         all.queries = all.queries.max(sequences * shape.heads * shape.head_dim * 4);
         all.state = all.state.max(states);
         all.partials = all.partials.max(kv.streamed.div_ceil(ATTENTION_TILE) * states);
@@ -248,7 +248,7 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
 /// What the host holds for these stages.
 pub fn host(request: &Request<'_>, stages: &[StagePlan]) -> HostPlan {
     let buffers = stages.iter().map(|stage| stage.host.total()).sum::<usize>();
-    HostPlan { budget: request.host, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
+    HostPlan { budget: request.host.memory, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
 }
 
 /// Hidden buffers of each stage: one arrives and one leaves while neighbours compute.

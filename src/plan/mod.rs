@@ -10,6 +10,7 @@ pub mod memory;
 mod needs;
 mod pool;
 mod refuse;
+mod share;
 mod split;
 mod switches;
 
@@ -22,6 +23,7 @@ pub use kv::KvPlan;
 pub use memory::{Buffer, Use};
 pub use pool::{ExpertsPlan, Placement};
 pub use refuse::PlanError;
+pub use share::HostShare;
 
 use crate::card::CardKind;
 use crate::model::ModelSpec;
@@ -49,6 +51,17 @@ pub struct CardBudget {
     pub crossing: Crossing,
 }
 
+/// The host as the planner sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBudget {
+    /// Memory the engine may use.
+    pub memory: Bytes,
+    /// CPU threads that compute.
+    pub workers: usize,
+    /// What its memory gives them while all cards stream.
+    pub rate: Rate,
+}
+
 /// What a plan is made for.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -56,8 +69,8 @@ pub struct Request<'a> {
     pub spec: &'a ModelSpec,
     /// The cards that are present, in stage order.
     pub cards: Vec<CardBudget>,
-    /// Host memory the engine may use.
-    pub host: Bytes,
+    /// The host.
+    pub host: HostBudget,
     /// How the model is to run.
     pub settings: &'a RunSettings,
 }
@@ -109,6 +122,8 @@ pub struct StagePlan {
     pub buffers: Vec<Buffer>,
     /// What it needs of the host.
     pub host: memory::HostBuffers,
+    /// Who attends streamed cells in decode; `None` when every cell lives on a card.
+    pub host_share: Option<HostShare>,
     /// The expert pool; `None` for layers without experts.
     pub experts: Option<ExpertsPlan>,
 }

@@ -87,8 +87,8 @@ pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
 /// Refuses a host that is too small.
 pub(super) fn check_host(request: &Request<'_>, host: &HostPlan) -> Result<(), PlanError> {
     let wanted = host.arena + host.buffers;
-    if wanted > request.host {
-        return Err(PlanError::Host { wanted, available: request.host });
+    if wanted > request.host.memory {
+        return Err(PlanError::Host { wanted, available: request.host.memory });
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::memory::{self, Buffer, Use};
 use super::needs::Needs;
-use super::{CardBudget, KvPlan, PlanError, Request, StagePlan, pool};
+use super::{CardBudget, HostShare, KvPlan, PlanError, Request, StagePlan, pool};
 use crate::card::CardKind;
 use crate::topology::Wave;
 use crate::units::Bytes;
@@ -63,6 +63,7 @@ pub(super) fn stages(request: &Request<'_>, wave: usize) -> Result<Vec<StagePlan
     let layers = request.spec.layers.len();
     let cards = request.cards.len().min(layers);
     let ranges = best_split(request, cards, wave).ok_or_else(|| super::refuse::too_small(request, cards, wave))?;
+    let kv = KvPlan::choose(request);
     let mut stages = Vec::with_capacity(cards);
     for (card, range) in request.cards.iter().zip(ranges) {
         let needs = needs(request, card, range.clone(), wave, cards);
@@ -79,6 +80,7 @@ pub(super) fn stages(request: &Request<'_>, wave: usize) -> Result<Vec<StagePlan
             head: range.end == layers,
             budget: card.memory,
             host: memory::host_stage(request, range.clone(), wave),
+            host_share: kv.streams().then(|| HostShare::choose(request, &kv, card, &range)),
             layers: range,
             buffers,
             experts,

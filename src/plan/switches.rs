@@ -33,12 +33,7 @@ struct Seconds {
 pub(super) fn prefetch(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], wave: usize) -> Decision {
     let wanted = request.settings.kv.prefetch;
     if !kv.streams() {
-        let why = match wanted {
-            Switch::Off => None,
-            Switch::On => Some("kv.prefetch is on, but every cell lives on a card: nothing is copied ahead"),
-            Switch::Auto => Some("kv.prefetch auto: off, because every cell lives on a card"),
-        };
-        return Decision { on: wanted == Switch::On, note: why.map(str::to_owned) };
+        return idle(wanted, "kv.prefetch is on, but every cell lives on a card: nothing is copied ahead");
     }
     let prefix = request.settings.context as usize;
     let all = seconds(request, kv, stages, wave.min(prefix), prefix);
@@ -51,12 +46,7 @@ pub(super) fn prefetch(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan],
 pub(super) fn routed_stream(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], wave: usize) -> Decision {
     let wanted = request.settings.prompt.routed_stream;
     if stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|experts| experts.ring == 0)) {
-        let why = match wanted {
-            Switch::Off => None,
-            Switch::On => Some("prompt.routed_stream is on, but every expert lives on a card: nothing is streamed"),
-            Switch::Auto => Some("prompt.routed_stream auto: off, because every expert lives on a card"),
-        };
-        return Decision { on: wanted == Switch::On, note: why.map(str::to_owned) };
+        return idle(wanted, "prompt.routed_stream is on, but every expert lives on a card: nothing is streamed");
     }
     let tokens = (request.settings.prompt.floor as usize).clamp(1, wave.max(1));
     let all = seconds(request, kv, stages, tokens, 0);
@@ -64,6 +54,12 @@ pub(super) fn routed_stream(request: &Request<'_>, kv: &KvPlan, stages: &[StageP
     let skipped = untouched(request, tokens);
     let on: f64 = all.iter().map(|at| at.compute.max(at.experts * (1.0 - skipped))).sum();
     decide(wanted, "prompt.routed_stream", gain(off, on), &format!("at {tokens} tokens"))
+}
+
+/// A switch that has nothing to act on: worth a word only where it was asked for.
+fn idle(wanted: Switch, why: &str) -> Decision {
+    let on = wanted == Switch::On;
+    Decision { on, note: on.then(|| why.to_owned()) }
 }
 
 fn gain(off: f64, on: f64) -> f64 {

@@ -130,6 +130,11 @@ pub(super) static KV: Section = Section {
             "cells of one layer that the staging pool holds, through which streamed cells pass during a prompt",
         ),
         key("prefetch", "off, on or auto", "whether streamed cells are copied ahead of the layer that reads them"),
+        key(
+            "host_share",
+            "auto, or a percentage such as 25%",
+            "how much of the streamed cells the CPU attends in decode; cards read the others over their links",
+        ),
     ],
 };
 

@@ -51,8 +51,8 @@ pub use facts::HostFacts;
 pub use links::{Flow, Links};
 pub use rig::{CardAddress, CardKind, CardSpec, Host, Link, LinkRates, NumaNode, Place, RigDefaults, pcie_rate};
 pub use settings::{
-    ExpertPin, HandOff, KvSettings, LayerPin, Pins, PromptSettings, ResidentCells, Ring, RunSettings, Staging, Switch,
-    Wave,
+    ExpertPin, HandOff, KvSettings, LayerPin, Pins, PromptSettings, ResidentCells, Ring, RunSettings, Share, Staging,
+    Switch, Wave,
 };
 
 /// Why there is no topology.

@@ -5,7 +5,9 @@ use std::ops::Range;
 use super::diagnose::{Code, Diagnostic};
 use super::keys;
 use super::reader::{Fields, Reader};
-use super::settings::{HandOff, KvSettings, PromptSettings, ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
+use super::settings::{
+    HandOff, KvSettings, PromptSettings, ResidentCells, Ring, RunSettings, Share, Staging, Switch, Wave,
+};
 use super::tree::{At, Item, clip};
 use crate::ops::KvType;
 use crate::units::Bytes;
@@ -77,12 +79,30 @@ fn read_kv(reader: &mut Reader, key_at: Range<usize>, item: &Item) -> KvSettings
         "auto" => Some(Staging::Auto),
         _ => word_or_number(reader, "staging", "auto", &text, 1..=MOST_TOKENS).map(Staging::Cells),
     });
+    let share = reader.text(&fields, "host_share").and_then(|text| read_share(reader, &text));
     KvSettings {
         kind: reader.choice(&fields, "type", &types).map_or(default.kind, |word| word.value),
         resident_cells: cells.unwrap_or(default.resident_cells),
         staging: staging.unwrap_or(default.staging),
         prefetch: switch(reader, &fields, "prefetch").unwrap_or(default.prefetch),
+        host_share: share.unwrap_or(default.host_share),
     }
+}
+
+fn read_share(reader: &mut Reader, text: &At<String>) -> Option<Share> {
+    if text.value == "auto" {
+        return Some(Share::Auto);
+    }
+    let percent = text.value.strip_suffix('%').map(str::trim_end).and_then(|number| number.parse::<u32>().ok());
+    if let Some(percent) = percent.filter(|percent| *percent <= 100) {
+        return Some(Share::Percent(percent));
+    }
+    reader.note(
+        Diagnostic::new(Code::WrongValue, text.at.clone(), format!("`host_share` of `kv` is `{}`", clip(&text.value)))
+            .allowed("`auto`, or a whole percentage from `0%` to `100%`")
+            .fix("write `auto` to leave it to the planner"),
+    );
+    None
 }
 
 fn read_prompt(reader: &mut Reader, key_at: Range<usize>, item: &Item) -> PromptSettings {

@@ -36,6 +36,8 @@ pub struct KvSettings {
     pub staging: Staging,
     /// Whether streamed cells are copied ahead of the layer that reads them.
     pub prefetch: Switch,
+    /// How much of a sequence's streamed cells the host pool attends in decode; cards read the others over their links.
+    pub host_share: Share,
 }
 
 /// How prompts are read.
@@ -60,11 +62,11 @@ pub struct PromptSettings {
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
     /// Nothing of it runs.
-    #[default]
     Off,
     /// It runs, or the plan is refused.
     On,
     /// The planner decides and says why.
+    #[default]
     Auto,
 }
 
@@ -88,6 +90,17 @@ pub enum Staging {
     Auto,
     /// It holds this many cells of one layer, rounded up to whole attention tiles.
     Cells(u32),
+}
+
+/// A share of what two sides divide between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Share {
+    /// The planner decides.
+    #[default]
+    Auto,
+    /// So many of a hundred.
+    Percent(u32),
 }
 
 /// Size of the prompt ring.
@@ -174,14 +187,20 @@ impl Default for RunSettings {
 
 impl Default for KvSettings {
     fn default() -> Self {
-        Self { kind: KvType::F16, resident_cells: ResidentCells::All, staging: Staging::Auto, prefetch: Switch::Off }
+        Self {
+            kind: KvType::F16,
+            resident_cells: ResidentCells::All,
+            staging: Staging::Auto,
+            prefetch: Switch::Auto,
+            host_share: Share::Auto,
+        }
     }
 }
 
 impl Default for PromptSettings {
     fn default() -> Self {
         Self {
-            routed_stream: Switch::Off,
+            routed_stream: Switch::Auto,
             depth: 16,
             floor: 1024,
             ring: Ring::Auto,

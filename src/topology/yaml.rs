@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use super::rig::{CardAddress, CardKind, CardSpec, Link, Place};
-use super::settings::{HandOff, ResidentCells, Ring, Switch, Wave};
+use super::settings::{HandOff, ResidentCells, Ring, Share, Staging, Switch, Wave};
 use super::{Flops, RunSettings, Topology};
 use crate::ops::KvType;
 use crate::units::{Bytes, Rate};
@@ -64,7 +64,9 @@ impl Topology {
             "kv:".to_owned(),
             format!("  type: {}", kv_word(kv.kind)),
             format!("  resident_cells: {}", cells_word(kv.resident_cells)),
+            format!("  staging: {}", staging_word(kv.staging)),
             format!("  prefetch: {}", switch_word(kv.prefetch)),
+            format!("  host_share: {}", share_word(kv.host_share)),
             "prompt:".to_owned(),
             format!("  routed_stream: {}", switch_word(prompt.routed_stream)),
             format!("  depth: {}", prompt.depth),
@@ -177,6 +179,20 @@ fn cells_word(cells: ResidentCells) -> String {
     match cells {
         ResidentCells::All => "all".to_owned(),
         ResidentCells::First(cells) => cells.to_string(),
+    }
+}
+
+fn staging_word(staging: Staging) -> String {
+    match staging {
+        Staging::Auto => "auto".to_owned(),
+        Staging::Cells(cells) => cells.to_string(),
+    }
+}
+
+fn share_word(share: Share) -> String {
+    match share {
+        Share::Auto => "auto".to_owned(),
+        Share::Percent(percent) => format!("{percent}%"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attention in both phases over cells of every type.
 
 use aqueduct::card::command::{AttentionEnd, Cells, Command, Phase};
-use aqueduct::card::{CardKind, Span, scratch};
+use aqueduct::card::{Card, CardKind, HostMemory, HostSpan, Span, Stream, scratch};
 use aqueduct::ops::{AttentionShape, CellLayout, KvType};
 
 use crate::rig::{Random, Rig, bits, error, rig, shape};
@@ -60,6 +60,7 @@ impl Case<'_> {
                 shape: self.shape,
                 layout: self.layout,
                 cells: pieces.iter().map(|(first, count)| self.cells(*first, *count)).collect(),
+                beyond: None,
                 state,
                 resume: i > 0,
                 end: if last { AttentionEnd::Finish(out) } else { AttentionEnd::Keep },
@@ -153,6 +154,65 @@ fn attention_is_near_the_exact_one_however_its_cells_come() {
             let alone = case.run(Phase::Decode, 77..78, first + 77, &[&[(0, first + 78)]]);
             assert_eq!(bits(&alone), bits(&decode[77 * each..78 * each]));
             println!("{kind:?} {heads}/{kv_heads} x {head_dim}: prompt {off:.1e} decode {decode_off:.1e}");
+        }
+    }
+}
+
+#[test]
+fn cells_that_come_over_the_link_give_the_bits_of_those_on_the_card() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(22);
+    // Cells whose heads begin at lines or between them; groups of heads in one part or more; the general kernels.
+    for (shape, total) in [
+        (shape(8, 1, 128), 20_000),
+        (shape(32, 4, 128), 3_000),
+        (shape(40, 2, 64), 1_000),
+        (shape(6, 2, 80), 1_000),
+        (AttentionShape { value_dim: 40, ..shape(3, 3, 48) }, 1_000),
+    ] {
+        for kind in [KvType::F32, KvType::F16, KvType::Int8] {
+            let AttentionShape { heads, kv_heads, head_dim, value_dim, .. } = shape;
+            let layout = CellLayout::new(kind, &shape);
+            let bytes = layout.cell_bytes();
+            let cells = rig.space(total * bytes);
+            let (k, v) = (random.normals(total * kv_heads * head_dim), random.normals(total * kv_heads * value_dim));
+            let (k, v) = (rig.floats(&k), rig.floats(&v));
+            rig.run(Command::StoreKv { k, v, layout, cells: Cells { at: cells, first: 0, count: total } });
+            let q = rig.floats(&random.normals(heads * head_dim));
+            let case = Case { rig, shape, layout, cells, q };
+            let wanted = case.run(Phase::Decode, 0..1, total - 1, &[&[(0, total)]]);
+
+            // As a stage keeps them: written on the stream, and read on it.
+            let host = rig.memory.alloc(total * bytes, "host cells").unwrap();
+            assert!(host.is_locked());
+            rig.run(Command::CopyOut { from: cells, to: host.whole() });
+            let state = rig.poisoned(heads * (2 + value_dim) * 4);
+            let out = rig.poisoned(heads * value_dim * 4);
+            let least = scratch::attention(CardKind::Cuda, Phase::Decode, 1, &shape);
+            for (on_card, work) in [(0, least), (64, least), (640, least + 3_000_000), (total / 64 * 64, least)] {
+                let at = host.span(on_card * bytes, (total - on_card) * bytes).unwrap();
+                let work = rig.poisoned(work);
+                let command = |memory: &HostSpan| Command::Attention {
+                    q,
+                    rows: 1,
+                    first: total - 1,
+                    shape,
+                    layout,
+                    cells: if on_card > 0 { vec![case.cells(0, on_card)] } else { Vec::new() },
+                    beyond: Some(Cells { at: memory.clone(), first: on_card, count: total - on_card }),
+                    state,
+                    resume: false,
+                    end: AttentionEnd::Finish(out),
+                    phase: Phase::Decode,
+                    scratch: work,
+                };
+                rig.run(command(&at));
+                let found = rig.read(&out);
+                assert_eq!(bits(&found), bits(&wanted), "{kind:?} {shape:?} with {on_card} of {total} on the card");
+                let pageable = HostMemory::default().alloc(at.bytes(), "pageable cells").unwrap();
+                let refused = rig.card.submit(Stream::Compute, command(&pageable.whole())).unwrap_err().to_string();
+                assert!(refused.contains("`pageable cells`") && refused.contains("not page-locked"), "{refused}");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory, copies, events, refusals.
 
 use aqueduct::card::command::Command;
-use aqueduct::card::{Card, CardError, Stream};
+use aqueduct::card::{Card, CardError, HostMemory, Stream};
 use aqueduct::units::Bytes;
 
 use crate::rig::{WHY, rig};
@@ -38,6 +38,43 @@ fn events_order_streams_and_polls_see_them_end() {
     }
     println!("{polls} polls saw copies under way");
     assert!(polls > 0, "20 times 64 MiB do not all arrive at once");
+}
+
+#[test]
+fn memory_that_is_not_page_locked_is_copied_both_ways_in_order() {
+    let Some(rig) = rig() else { return };
+    let card = &rig.card;
+    let pageable = HostMemory::default();
+    // More than all staging buffers hold, and no multiple of one.
+    let bytes = (37 << 20) + 5;
+    let (a, b) = (rig.space(bytes), rig.space(bytes));
+    for round in 0..3_usize {
+        let value = |at: usize, of: usize| (at / 977 + at + 7 * round + of) as u8;
+        let source = |of: usize| {
+            let host = pageable.alloc(bytes, "pageable").unwrap();
+            host.whole().write(|to| to.iter_mut().enumerate().for_each(|(at, to)| *to = value(at, of))).unwrap();
+            host
+        };
+        let (first, second) = (source(1), source(2));
+        assert!(!first.is_locked());
+        // Two streams use the buffers in turn; the second copy to `a` is behind the first.
+        card.submit(Stream::Experts, Command::CopyIn { from: second.whole(), to: a }).unwrap();
+        card.submit(Stream::KvIn, Command::CopyIn { from: second.whole(), to: b }).unwrap();
+        card.submit(Stream::Experts, Command::CopyIn { from: first.whole(), to: a }).unwrap();
+        // Memory that a copy has been queued from may be written: it was read.
+        first.whole().write(|to| to.fill(0)).unwrap();
+        drop(second);
+        let back = pageable.alloc(bytes, "back").unwrap();
+        for (stream, from, of) in [(Stream::Experts, a, 1), (Stream::KvIn, b, 2)] {
+            card.submit(stream, Command::CopyOut { from, to: back.whole() }).unwrap();
+            // Copies out to such memory are waited for.
+            let right = |bytes: &[u8]| bytes.iter().enumerate().all(|(at, byte)| *byte == value(at, of));
+            assert!(back.whole().read(right).unwrap(), "round {round}, source {of}");
+        }
+        card.submit(Stream::KvIn, Command::CopyIn { from: back.whole(), to: a }).unwrap();
+        card.drain(Stream::KvIn, WHY).unwrap();
+        assert!(rig.download(&a) == rig.download(&b));
+    }
 }
 
 #[test]

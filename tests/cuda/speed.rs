@@ -202,6 +202,7 @@ fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command>
             shape: of.shape,
             layout: of.layout,
             cells: vec![Cells { at: of.cells.at.part(0, (first + rows) * bytes), first: 0, count: first + rows }],
+            beyond: None,
             state: b.state,
             resume: false,
             end: AttentionEnd::Finish(b.attended),
@@ -272,6 +273,45 @@ fn report(rig: &Rig, title: &str, layers: &[Layer], b: &Buffers, phase: Phase, f
         host * 1e3,
         rows as f64 / whole
     );
+}
+
+#[test]
+#[ignore = "measures"]
+fn attention_over_the_link() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(41);
+    let (heads, kv_heads, dim) = SHAPE;
+    let shape = shape(heads, kv_heads, dim);
+    let (q, state, out) =
+        (rig.floats(&random.normals(heads * dim)), rig.space(heads * (2 + dim) * 4), rig.space(heads * dim * 4));
+    for kind in [KvType::F16, KvType::Int8] {
+        for count in [1024, 8192, 32_768] {
+            let layout = CellLayout::new(kind, &shape);
+            let bytes = count * layout.cell_bytes();
+            let scratch = rig.space(64 << 20);
+            // Other cells for each layer, so that none are found in the card's caches.
+            let cells: Vec<_> = (0..8).map(|_| rig.memory.alloc(bytes, "host cells").unwrap()).collect();
+            let each = seconds(rig, || {
+                for cells in &cells {
+                    rig.run(Command::Attention {
+                        q,
+                        rows: 1,
+                        first: count - 1,
+                        shape,
+                        layout,
+                        cells: Vec::new(),
+                        beyond: Some(Cells { at: cells.whole(), first: 0, count }),
+                        state,
+                        resume: false,
+                        end: AttentionEnd::Finish(out),
+                        phase: Phase::Decode,
+                        scratch,
+                    });
+                }
+            }) / cells.len() as f64;
+            println!("{count} cells, {kind:?}: {:.1} us, {:.1} GB/s", each * 1e6, bytes as f64 / each / 1e9);
+        }
+    }
 }
 
 #[test]

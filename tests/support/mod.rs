@@ -1,6 +1,8 @@
 //! What several tests need: rigs of virtual cards under a ledger, plans, oracle data.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod gpu;
+pub mod held;
 pub mod oracle;
 pub mod shapes;
 pub mod stories;
@@ -16,7 +18,7 @@ use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
 use aqueduct::cpu::Team;
 use aqueduct::engine::{Engine, Rig};
 use aqueduct::model::Model;
-use aqueduct::plan::{self, CardBudget, Crossing, HandOffWay, Plan, PlanError};
+use aqueduct::plan::{self, CardBudget, Crossing, HandOffWay, HostBudget, Plan, PlanError};
 use aqueduct::topology::{HandOff, RunSettings};
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::test_runner::{Config, TestRunner};
@@ -73,13 +75,18 @@ pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
     all.iter().enumerate().map(budget).collect()
 }
 
+/// A host of two workers.
+pub fn host(memory: Bytes) -> HostBudget {
+    HostBudget { memory, workers: 2, rate: Rate(20e9) }
+}
+
 /// The plan of a model on virtual cards. They are joined by wires where NCCL is asked for, which a plan for users refuses.
 pub fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
     let wired = settings.hand_off == HandOff::Nccl;
     let hand_off = if wired { HandOff::Host } else { settings.hand_off };
     let settings = &RunSettings { hand_off, ..settings.clone() };
-    let mut plan =
-        plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host: Bytes(8 << 30), settings })?;
+    let host = host(Bytes(8 << 30));
+    let mut plan = plan::plan(&plan::Request { spec: &model.spec, cards: budgets(memory), host, settings })?;
     plan.hand_offs.iter_mut().filter(|_| wired).for_each(|hand_off| hand_off.way = HandOffWay::Nccl);
     Ok(plan)
 }

@@ -8,7 +8,7 @@ use aqueduct::model::Model;
 use aqueduct::ops::KvType;
 use aqueduct::plan::{Plan, StagePlan};
 use aqueduct::synth::{Overrides, Shape, write_model};
-use aqueduct::topology::{HandOff, ResidentCells, Ring, RunSettings, Staging, Switch, Wave};
+use aqueduct::topology::{HandOff, ResidentCells, Ring, RunSettings, Share, Staging, Switch, Wave};
 use aqueduct::units::Bytes;
 
 use super::{ROOMY, least, plan_for};
@@ -76,6 +76,8 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
     if matches!(way, Way::Prefetched | Way::Staged) {
         settings.kv.resident_cells = ResidentCells::First(0);
         settings.kv.prefetch = (way == Way::Prefetched).into();
+        // In one the host attends all of them in decode, in the other the card.
+        settings.kv.host_share = Share::Percent(if way == Way::Prefetched { 100 } else { 0 });
     }
     let mut length = 13;
     if way == Way::Outgrown {
@@ -83,6 +85,7 @@ pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, ext
         settings.kv.resident_cells = ResidentCells::First(64);
         settings.kv.staging = Staging::Cells(128);
         settings.kv.prefetch = Switch::On;
+        settings.kv.host_share = Share::Percent(40);
         length = 230;
     }
     settings.prompt.ring = if way == Way::Resident { Ring::Auto } else { Ring::Slots(if extra > 0 { 6 } else { 4 }) };

@@ -120,7 +120,11 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
                 first: first + 64,
                 shape,
                 layout,
-                cells: vec![cells(first, 64), cells(first + 64, count)],
+                cells: vec![cells(first, 64), cells(first + 64, if count < 5 { count } else { 64 })],
+                beyond: (count >= 5).then(|| {
+                    let at = host.alloc(count * layout.cell_bytes(), "cells").unwrap().whole();
+                    Cells { at, first: first + 128, count }
+                }),
                 state: at.words(rows * heads * (cols + 3)),
                 resume: flag,
                 end: if flag { AttentionEnd::Keep } else { AttentionEnd::Finish(at.words(rows * heads * (cols + 1))) },

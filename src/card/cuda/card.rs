@@ -9,6 +9,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys;
 
 use super::arena::Arena;
+use super::bounce::Bounce;
 use super::compile::{Compiler, CompilerSettings};
 use super::device::{Context, CudaDevice, driver_version, probe};
 use super::error::{CudaError, say, while_doing};
@@ -56,6 +57,7 @@ pub struct CudaCard {
     kernels: Kernels,
     arena: Arc<Arena>,
     peers: Peers,
+    bounce: Option<Mutex<Bounce>>,
     free_after: Bytes,
     context: Arc<Context>,
 }
@@ -113,6 +115,8 @@ impl CudaCard {
             reason: "some are missing".to_owned(),
         })?;
         let arena = Arc::new(Arena::take(settings.card, &context, settings.budget)?);
+        // Where even these are refused, the driver stages such copies itself.
+        let bounce = Bounce::take(&context).ok().map(Mutex::new);
         let (free_after, _) = result::mem_get_info().map_err(while_doing("reading the free memory"))?;
         Ok(Self {
             fault: Arc::new(Fault::new(settings.card)),
@@ -125,6 +129,7 @@ impl CudaCard {
             kernels,
             arena,
             peers: Peers::default(),
+            bounce,
             context,
         })
     }
@@ -164,6 +169,7 @@ impl CudaCard {
             arena: &self.arena,
             peers: &self.peers,
             context: &self.context,
+            bounce: self.bounce.as_ref(),
             stream: queue.stream,
             arch: self.device.arch,
             processors: self.device.processors as usize,

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod bounce;
 mod card;
 mod compile;
 mod device;

@@ -138,7 +138,7 @@ impl Module {
                 "plan_tiles",
                 "gate_rows",
             ],
-            Self::Attention => &["attend_tiles", "merge_tiles", "attend_rows"],
+            Self::Attention => &["attend_tiles", "merge_tiles", "attend_rows", "bring_cells"],
             Self::AttentionTensor { .. } => &["attend_prompt", "decode_tiles"],
             Self::Weights(_) => &[
                 "linear_prompt_32",

@@ -107,7 +107,8 @@ impl Card for LedgerCard {
     }
 
     fn submit(&self, on: Stream, command: Command) -> Result<(), CardError> {
-        let (id, name, copied) = (self.id(), command.name(), command.copied());
+        let (id, name) = (self.id(), command.name());
+        let moved = command.copied().unwrap_or(command.read_over_link());
         let accesses = command.accesses();
         // Locked until the card has the command: the order here is the order of the queue.
         let mut state = self.ledger.lock();
@@ -123,7 +124,7 @@ impl Card for LedgerCard {
         state.note(line, name, touches);
         let count = state.counts.commands.entry((id, on, name)).or_default();
         count.commands += 1;
-        count.bytes += copied.unwrap_or(0) as u64;
+        count.bytes += moved as u64;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::units::CardId;
 pub struct Count {
     /// How many were accepted.
     pub commands: u64,
-    /// Bytes they copied; 0 for kernels.
+    /// Bytes they copied, or read from host memory; 0 for other kernels.
     pub bytes: u64,
 }
 

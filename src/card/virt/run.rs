@@ -60,11 +60,16 @@ pub(super) fn run(shared: &Shared, checked: &Checked) -> Result<(), String> {
         Command::StoreKv { k, v, layout, cells } => {
             cpu::store_kv(team, layout, at.read(k)?, at.read(v)?, at.write(&cells.at)?);
         }
-        Command::Attention { q, rows, first, shape, layout, cells, state, resume, end, .. } => {
+        Command::Attention { q, rows, first, shape, layout, cells, beyond, state, resume, end, .. } => {
             let queries = Queries { q: at.read(q)?, rows: *rows, first: *first, shape: *shape, layout: *layout };
             let slice =
                 |cells: &Cells| Ok(CellSlice { bytes: at.read(&cells.at)?, first: cells.first, count: cells.count });
-            let cells = cells.iter().map(slice).collect::<Result<Vec<_>, String>>()?;
+            let mut cells = cells.iter().map(slice).collect::<Result<Vec<_>, String>>()?;
+            cells.extend(beyond.iter().map(|cells| CellSlice {
+                bytes: at.host_read(&cells.at),
+                first: cells.first,
+                count: cells.count,
+            }));
             let out = match end {
                 AttentionEnd::Keep => None,
                 AttentionEnd::Finish(out) => Some(at.write(out)?),

@@ -93,9 +93,10 @@ impl Worker {
         match catch_unwind(AssertUnwindSafe(|| self.execute(checked, submitted))) {
             Ok(Ok(span)) => {
                 if let (Some(timeline), Some(start)) = (&self.shared.timeline, start) {
-                    let (work, bytes) = match command.copied() {
-                        Some(bytes) => (Work::Copy, Some(bytes as u64)),
-                        None => (Work::Kernel, None),
+                    let (work, bytes) = match (command.copied(), command.read_over_link()) {
+                        (Some(bytes), _) => (Work::Copy, Some(bytes as u64)),
+                        (None, 0) => (Work::Kernel, None),
+                        (None, bytes) => (Work::Kernel, Some(bytes as u64)),
                     };
                     let (start, end) = span
                         .map_or_else(|| (start, timeline.now()), |(start, end)| (timeline.at(start), timeline.at(end)));
@@ -108,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// Runs the command; for a copy over a slowed link, tells when the link carried it.
+    /// Runs the command; for what passes a slowed link, tells from when to when the link and the command were busy.
     fn execute(&mut self, checked: &Checked, submitted: Instant) -> Result<Option<(Instant, Instant)>, String> {
         let command = checked.command();
         let faults = &self.shared.faults;
@@ -136,10 +137,14 @@ impl Worker {
                 // host copies more slowly than the link would, its time counts.
                 self.ready = end.max(start + begun.elapsed());
                 sleep_until(end);
+                let kernel = command.copied().is_none();
+                Ok(Some((start, if kernel { self.ready } else { end })))
             }
-            None => self.ready = Instant::now(),
+            None => {
+                self.ready = Instant::now();
+                Ok(None)
+            }
         }
-        Ok(carried)
     }
 
     fn wait(&mut self, event: &Event, why: Why) {
@@ -182,14 +187,14 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 impl Shared {
-    /// The slowed link that a copy passes, with its bytes.
+    /// The slowed link that a copy or a kernel's reading of host memory passes, with its bytes.
     fn link(&self, command: &Command) -> Option<(&super::link::Link, usize)> {
         let links = self.links.as_ref()?;
         match command {
             // From card to card over the receiver's own link, as where there is no other between them.
             Command::CopyIn { to, .. } | Command::CopyAcross { to, .. } => Some((&links.h2d, to.bytes)),
             Command::CopyOut { from, .. } => Some((&links.d2h, from.bytes)),
-            _ => None,
+            _ => Some((&links.h2d, command.read_over_link())).filter(|(_, bytes)| *bytes > 0),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Cells as tiles, and tiles as f32.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use crate::cpu::simd::{LANES, Lanes};
 use crate::ops::{ATTENTION_TILE, CellLayout, KvType};
 
@@ -51,9 +53,17 @@ pub(super) fn tiles<'a>(layout: &CellLayout, slices: &[CellSlice<'a>]) -> Vec<Ti
 }
 
 impl Tile<'_> {
-    /// Asks for the lines of one head. Heads of successive cells lie too far apart for the CPU to see the pattern.
+    /// Asks for the lines of one head, whose cells lie too far apart for the CPU to see the pattern; or, where the heads `own` are all, for the
+    /// part of the tile that is this one's turn.
     #[inline(always)]
-    pub fn fetch<L: Lanes>(&self, layout: &CellLayout, kv_head: usize) {
+    pub fn fetch<L: Lanes>(&self, layout: &CellLayout, own: &Range<usize>, kv_head: usize) {
+        if own.len() == layout.kv_heads {
+            let part = |turn: usize| self.bytes.len() * turn / own.len();
+            for at in (part(kv_head)..part(kv_head + 1)).step_by(LINE) {
+                L::fetch(self.bytes.as_ptr().wrapping_add(at));
+            }
+            return;
+        }
         let element = layout.kind.bytes();
         let parts = [(0, layout.head_dim * element), (layout.value_offset(), layout.value_dim * element)];
         for cell in self.bytes.chunks_exact(layout.cell_bytes()) {
@@ -62,6 +72,8 @@ impl Tile<'_> {
                 for at in (0..length).step_by(LINE) {
                     L::fetch(head.wrapping_add(at));
                 }
+                // A head need not begin at a line.
+                L::fetch(head.wrapping_add(length.saturating_sub(1)));
             }
         }
     }

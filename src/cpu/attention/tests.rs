@@ -207,7 +207,7 @@ fn both_builds_give_the_same_bits() {
         let out = Disjoint::new(&mut found);
         for kv_head in 0..case.shape.kv_heads {
             let to = To::Partials { out: &out, first: 0 };
-            isa.run(Part { queries: &queries, tiles: &tiles, rows: 0..case.rows, kv_head, to });
+            isa.run(Part { queries: &queries, tiles: &tiles, rows: 0..case.rows, kv_heads: kv_head..kv_head + 1, to });
         }
         let mut state = vec![0.0; queries.state_len()];
         let (tile, stride) = (state.len(), queries.state_stride());

@@ -124,11 +124,16 @@ impl Board {
         place.state.0.store(OPEN, Ordering::Release);
         // SeqCst with `sleep`: either this thread sees the sleeper, or the sleeper sees the open place.
         self.open.0.fetch_or(1 << index, Ordering::SeqCst);
+        self.rouse();
+        Some(Posted { board: self, job, place: index })
+    }
+
+    /// Wakes the workers that sleep; without a job they watch a while and park again.
+    pub fn rouse(&self) {
         if self.sleepers.0.load(Ordering::SeqCst) > 0 {
             drop(self.bed());
             self.bell.notify_all();
         }
-        Some(Posted { board: self, job, place: index })
     }
 
     /// The life of worker `index`: takes parts of posted jobs until the board is closed.
@@ -185,10 +190,11 @@ impl Board {
     }
 
     fn sleep(&self) {
-        let mut bed = self.bed();
+        let bed = self.bed();
         self.sleepers.0.fetch_add(1, Ordering::SeqCst);
-        while self.open.0.load(Ordering::SeqCst) == 0 && !self.closed.load(Ordering::SeqCst) {
-            bed = self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        // Who is roused watches the board, whether or not there is a job already.
+        if self.open.0.load(Ordering::SeqCst) == 0 && !self.closed.load(Ordering::SeqCst) {
+            drop(self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner));
         }
         self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
     }

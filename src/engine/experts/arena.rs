@@ -1,12 +1,13 @@
 //! The arena: the host's page-locked memory that holds every expert as one blob.
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 
 use crate::card::{CardError, HostBuf, HostMemory, HostSpan};
 use crate::engine::EngineError;
 use crate::gguf::GgufError;
-use crate::model::{ExpertsSpec, Ffn, Model};
+use crate::model::{ExpertsSpec, Ffn, LayerSpec, Model};
 use crate::ops::BlobLayout;
 use crate::units::{Bytes, ExpertId};
 
@@ -23,18 +24,41 @@ pub(in crate::engine) struct Arena {
 }
 
 impl Arena {
-    /// Reads every expert of the model into page-locked memory, one layer after the other; `progress` is told the bytes read.
+    /// Reads every expert of the model into page-locked memory; `progress` is told the bytes read. While the pages of one layer are locked, another
+    /// is read.
     ///
     /// # Errors
     /// When memory is short or the file cannot be read.
     pub fn load(model: &Model, host: &HostMemory, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
-        let mut layers = Vec::with_capacity(model.spec.layers.len());
-        for (i, layer) in model.spec.layers.iter().enumerate() {
-            layers.push(match &layer.ffn {
-                Ffn::Dense(_) => None,
-                Ffn::Experts(experts) => Some(load_layer(model, host, i, experts, progress)?),
-            });
-        }
+        let specs = &model.spec.layers;
+        let mut layers: Vec<Option<LayerBlobs>> = specs.iter().map(|_| None).collect();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let (send, loaded) = mpsc::channel();
+            for _ in 0..AT_ONCE {
+                let (send, next) = (send.clone(), &next);
+                scope.spawn(move || {
+                    while let Some((i, layer)) = take(next, specs) {
+                        let Ffn::Experts(experts) = &layer.ffn else { continue };
+                        let blobs = load_layer(model, host, i, experts);
+                        let failed = blobs.is_err();
+                        if send.send((i, blobs)).is_err() || failed {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            // After an error nobody receives, and the threads end.
+            for (i, blobs) in loaded {
+                let blobs = blobs?;
+                progress(Bytes(blobs.buf.bytes() as u64));
+                if let Some(layer) = layers.get_mut(i) {
+                    *layer = Some(blobs);
+                }
+            }
+            Ok::<(), EngineError>(())
+        })?;
         Ok(Self { layers })
     }
 
@@ -58,15 +82,6 @@ impl Arena {
     pub fn layer(&self, layer: usize) -> Option<&LayerBlobs> {
         self.layers.get(layer).and_then(Option::as_ref)
     }
-
-    /// Bytes that are page-locked, and all bytes.
-    pub fn locked(&self) -> (Bytes, Bytes) {
-        let bytes = |only_locked: bool| {
-            let blobs = self.layers.iter().flatten().filter(|blobs| !only_locked || blobs.buf.is_locked());
-            Bytes(blobs.map(|blobs| blobs.buf.bytes() as u64).sum())
-        };
-        (bytes(true), bytes(false))
-    }
 }
 
 impl LayerBlobs {
@@ -76,19 +91,26 @@ impl LayerBlobs {
     }
 }
 
+/// Layers that are loaded at the same time.
+const AT_ONCE: usize = 2;
+
+/// The next layer that nobody has taken.
+fn take<'a>(next: &AtomicUsize, layers: &'a [LayerSpec]) -> Option<(usize, &'a LayerSpec)> {
+    let i = next.fetch_add(1, Ordering::Relaxed);
+    layers.get(i).map(|layer| (i, layer))
+}
+
 fn load_layer(
     model: &Model,
     host: &HostMemory,
     layer: usize,
     experts: &ExpertsSpec,
-    progress: &dyn Fn(Bytes),
 ) -> Result<LayerBlobs, EngineError> {
     let layout = experts.blob();
     let what = format!("experts of layer {layer}");
     let buf = host.filled(experts.experts * layout.bytes, &what, |bytes| -> Result<(), EngineError> {
         Ok(read_blobs(model, experts, layout.bytes, bytes)?)
     })?;
-    progress(Bytes(buf.bytes() as u64));
     Ok(LayerBlobs { buf, layout: Arc::new(layout), experts: experts.experts })
 }
 

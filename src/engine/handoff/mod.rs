@@ -16,7 +16,7 @@ mod open;
 use std::time::Duration;
 
 pub(super) use embeddings::Embeddings;
-pub(super) use open::{Side, open};
+pub(super) use open::{Side, buffers, open};
 
 use super::{EngineError, waits};
 use crate::card::{Baton, BatonReceiver, Card, Command, Event, HostSpan, Span, Stream, Watcher, Why, Wire, baton};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{BUFFERS, LOOK, Receiver, Sender, Way, buffer, sides};
-use crate::card::{Card, CardError, Command, Event, HostMemory, HostSpan, Span, Stream};
+use crate::card::{Card, CardError, Command, Event, HostMemory, HostSpan, Span, Stream, Watcher};
 use crate::engine::EngineError;
 use crate::plan::{HandOffPlan, HandOffWay};
 
@@ -26,26 +26,30 @@ pub(in crate::engine) struct Side<'a> {
     pub hidden: Span,
 }
 
-/// Opens a boundary whose waves have at most `bytes`. Where the planned way cannot be had or its test fails, hidden states go through the
+/// The host buffers of a boundary whose waves have at most `bytes`.
+pub(in crate::engine) fn buffers(host: &HostMemory, bytes: usize) -> Result<[HostSpan; BUFFERS], EngineError> {
+    Ok([host.alloc(bytes, "hand-off 0")?.whole(), host.alloc(bytes, "hand-off 1")?.whole()])
+}
+
+/// Opens a boundary. Where the planned way cannot be had or its test fails, hidden states go through the
 /// host, and the plan is told.
 ///
 /// # Errors
-/// When host memory is short, or the test left a card that does not come back.
+/// When the test left a card that does not come back.
 pub(in crate::engine) fn open(
-    host: &HostMemory,
+    watcher: &Watcher,
     plan: &mut HandOffPlan,
     [from, to]: [Side<'_>; 2],
-    bytes: usize,
+    buffers: [HostSpan; BUFFERS],
 ) -> Result<(Sender, Receiver), EngineError> {
-    let buffers = [host.alloc(bytes, "hand-off 0")?.whole(), host.alloc(bytes, "hand-off 1")?.whole()];
-    let through_host = || sides(host.watcher(), &buffers, [Way::Host, Way::Host]);
+    let through_host = || sides(watcher, &buffers, [Way::Host, Way::Host]);
     let ways = match plan.way {
         HandOffWay::Host => return Ok(through_host()),
         HandOffWay::Peer => to.card.reach(&from.card.neighbour()).map(|()| [Way::Peer, Way::Peer]),
         HandOffWay::Nccl => from.card.join(&to.card.neighbour(), JOIN_LIMIT).map(|ends| ends.map(Way::Wire)),
     };
     let tried = ways.and_then(|ways| {
-        let (mut sender, mut receiver) = sides(host.watcher(), &buffers, ways);
+        let (mut sender, mut receiver) = sides(watcher, &buffers, ways);
         let test = Test { buffers: &buffers, from, to, deadline: Instant::now() + TEST_LIMIT };
         test.run(&mut sender, &mut receiver).map(|()| (sender, receiver))
     });

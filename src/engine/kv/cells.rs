@@ -94,6 +94,11 @@ impl HostCells {
         self.table.cells.start
     }
 
+    /// Whether cards can read them in place.
+    pub fn is_locked(&self) -> bool {
+        self.all.is_locked()
+    }
+
     /// These cells of a sequence, in the stage's `layer`-th layer.
     ///
     /// # Errors

@@ -9,12 +9,12 @@ use crate::engine::EngineError;
 use crate::engine::layer::F32;
 use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout};
 
-/// One row of a step over the cells of its sequence that live in host memory.
+/// One row of a step over the cells of its sequence that the host attends: the newest ones in host memory.
 #[derive(Clone)]
 pub(in crate::engine) struct HostRow {
     /// Its position: it sees all cells up to itself.
     pub position: usize,
-    /// Number of the first cell in host memory.
+    /// Number of the first cell it attends.
     pub first: usize,
     /// The cells from there to the row's own.
     pub cells: HostSpan,
@@ -32,7 +32,8 @@ pub(in crate::engine) struct HostRow {
 pub(in crate::engine) struct HostAttention(Arc<Team>);
 
 impl HostRow {
-    fn count(&self) -> usize {
+    /// Cells it attends.
+    pub fn count(&self) -> usize {
         self.position + 1 - self.first
     }
 
@@ -46,6 +47,11 @@ impl HostAttention {
     /// On these workers.
     pub fn new(team: Arc<Team>) -> Self {
         Self(team)
+    }
+
+    /// Wakes workers that are parked, for partial results that are about to be asked for.
+    pub fn rouse(&self) {
+        self.0.rouse();
     }
 
     /// The partial results of a row's cells in host memory: needs nothing of the card but the query.

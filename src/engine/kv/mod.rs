@@ -2,7 +2,7 @@
 //!
 //! The first `resident` cells of a sequence live on the card ([`cells`]). In a prompt, later ones are written to the wave's tail and copied
 //! from there to host memory ([`tail`]); those of earlier waves and turns come back through the staging pool ([`staging`]). In a decode step
-//! the host pool attends them where they are ([`host`]).
+//! the card attends the older ones over its link, and the host pool its share of the newest where they are ([`host`]).
 
 pub(super) mod cells;
 pub(super) mod host;

@@ -2,13 +2,22 @@
 
 use super::super::kernels::{Grid, arguments, int};
 use super::super::module::{DECODE_HEADS, GROUP, Module, PromptBlock, TensorKv, decode_shared, general_shared};
+use super::super::page_lock::device_address;
 use super::Launch;
+use super::copy::pieces;
 use super::elementwise::kv_number;
-use crate::card::Span;
 use crate::card::command::{AttentionEnd, Cells, Phase};
+use crate::card::{HostSpan, Span};
 use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout, KvType};
 
 const MOST_SPANS: usize = 8;
+
+/// Bytes that the card asks of the link at once at most.
+const LINE: usize = 128;
+
+/// `BRING_THREADS` of the kernels, and the bytes that a block brings in a round.
+const BRING_THREADS: u32 = 256;
+const BRING_BLOCK: usize = 256 * 4 * 16;
 
 /// Elements of a value head that they can hold.
 const MOST_VALUE_DIM: usize = 512;
@@ -60,7 +69,30 @@ pub(super) struct Attention<'a> {
     pub(super) shape: &'a AttentionShape,
     pub(super) layout: &'a CellLayout,
     pub(super) resume: bool,
+    pub(super) beyond: Option<&'a Cells<HostSpan>>,
     pub(super) end: AttentionEnd,
+    pub(super) phase: Phase,
+}
+
+/// Cells that are attended together, after what must be brought for them.
+#[derive(Default)]
+struct Pass {
+    bring: Vec<Bring>,
+    cells: CellTable,
+}
+
+/// Page-locked host memory, by the device's address, that is brought to work memory.
+struct Bring {
+    from: u64,
+    to: u64,
+    bytes: usize,
+}
+
+/// A decode command's work memory: results of at most `tiles` tiles, then room for as many tiles of cells from the host.
+struct Work {
+    results: u64,
+    tiles: usize,
+    room: u64,
 }
 
 /// The addresses of one launch; `out` is 0 where the state is kept.
@@ -79,8 +111,8 @@ impl Launch<'_> {
         q: &Span,
         cells: &[Cells],
         state: &Span,
-        phase: Phase,
         scratch: &Span,
+        held: &mut Vec<HostSpan>,
     ) -> Result<(), String> {
         let (rows, shape) = (of.rows, of.shape);
         if shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) || shape.value_dim > MOST_VALUE_DIM {
@@ -95,38 +127,90 @@ impl Launch<'_> {
             AttentionEnd::Keep => 0,
             AttentionEnd::Finish(out) => self.words(out, rows * shape.heads * shape.value_dim, "out")?,
         };
-        let tables = self.cell_tables(cells, of.layout)?;
-        let per_tile = rows * shape.heads * (2 + shape.value_dim) * 4;
-        let results = match phase {
-            Phase::Decode => Some((self.wide(scratch, per_tile, "the work memory")?, scratch.bytes / per_tile.max(1))),
+        let mut passes = self.cell_tables(cells, of.layout)?;
+        let work = match of.phase {
+            Phase::Decode => Some(self.work(of, scratch)?),
             Phase::Prompt => None,
         };
+        if let (Some(work), Some(beyond)) = (&work, of.beyond) {
+            passes.extend(self.brought(beyond, of.layout, work)?);
+        }
+        if passes.is_empty() {
+            return Err("there are no cells".to_owned());
+        }
         if rows == 0 {
             return Ok(());
         }
-        let count = tables.len();
-        for (i, table) in tables.iter().enumerate() {
+        held.extend(of.beyond.map(|cells| cells.at.clone()));
+        let count = passes.len();
+        for (i, pass) in passes.iter().enumerate() {
+            pass.bring.iter().try_for_each(|bring| self.bring(bring))?;
             let at = At { q, state, out: if i + 1 == count { out } else { 0 }, resume: i32::from(of.resume || i > 0) };
-            match results {
-                Some((results, tiles)) => self.attend_decode(of, at, table, results, tiles),
-                None => self.attend_prompt(of, at, table),
+            match &work {
+                Some(work) => self.attend_decode(of, at, &pass.cells, work.results, work.tiles),
+                None => self.attend_prompt(of, at, &pass.cells),
             }?;
         }
         Ok(())
     }
 
-    /// The cells in tables of at most [`MOST_SPANS`] spans.
-    fn cell_tables(&self, cells: &[Cells], layout: &CellLayout) -> Result<Vec<CellTable>, String> {
+    /// How a decode command uses its work memory.
+    fn work(&self, of: &Attention<'_>, scratch: &Span) -> Result<Work, String> {
+        let result = of.rows * of.shape.heads * (2 + of.shape.value_dim) * 4;
+        let (room, line) = of.beyond.map_or((0, 0), |_| (ATTENTION_TILE * of.layout.cell_bytes(), LINE));
+        let results = self.wide(scratch, result, "the work memory")?;
+        // Rooms come last and begin at a line, for which one is left over.
+        let tiles = scratch.bytes.saturating_sub(line) / (result + room).max(1);
+        if tiles == 0 {
+            return Err(format!("the work memory has {} bytes, a tile needs {}", scratch.bytes, result + room + line));
+        }
+        Ok(Work { results, tiles, room: (results + (tiles * result) as u64).next_multiple_of(LINE as u64) })
+    }
+
+    /// Passes over cells in page-locked host memory. Attention kernels would read parts of lines, and some bytes several times; so whole
+    /// lines are brought first, as many tiles as there is room for.
+    fn brought(&self, cells: &Cells<HostSpan>, layout: &CellLayout, work: &Work) -> Result<Vec<Pass>, String> {
+        let buf = cells.at.buf();
+        if !buf.is_locked() {
+            return Err(format!("{buf:?} is not page-locked, so the card cannot read it over its link"));
+        }
         let bytes = layout.cell_bytes();
-        let mut end = cells.first().map(|cells| cells.first).ok_or("there are no cells")?;
+        let most = work.tiles * ATTENTION_TILE;
+        let mut passes = Vec::with_capacity(cells.count.div_ceil(most));
+        for start in (0..cells.count).step_by(most) {
+            let count = most.min(cells.count - start);
+            let outside = || format!("{buf:?} has no {count} cells from {start}");
+            let part = cells.at.part(start * bytes, count * bytes).ok_or_else(outside)?;
+            let bring = |(offset, bytes)| {
+                let from = device_address(part.start().wrapping_add(offset))?;
+                if from % 16 != 0 {
+                    return Err(format!("cells of {buf:?} are not aligned to 16 bytes"));
+                }
+                Ok(Bring { from, to: work.room + offset as u64, bytes })
+            };
+            let mut table = table(layout);
+            table.span[0] = CellSpan { at: work.room, first: int(cells.first + start), count: int(count) };
+            table.spans = 1;
+            passes.push(Pass { bring: pieces(&part).map(bring).collect::<Result<_, _>>()?, cells: table });
+        }
+        Ok(passes)
+    }
+
+    fn bring(&self, bring: &Bring) -> Result<(), String> {
+        let &Bring { from, to, bytes } = bring;
+        let chunks = bytes as u64 / 16;
+        let grid = Grid::row(bytes.div_ceil(BRING_BLOCK).min(self.processors), BRING_THREADS);
+        // SAFETY: (const uint4*, uint4*, u64).
+        unsafe { self.launch(Module::Attention, "bring_cells", grid, arguments![from, to, chunks]) }
+    }
+
+    /// The cells in tables of at most [`MOST_SPANS`] spans.
+    fn cell_tables(&self, cells: &[Cells], layout: &CellLayout) -> Result<Vec<Pass>, String> {
+        let bytes = layout.cell_bytes();
+        let mut end = cells.first().map_or(0, |cells| cells.first);
         let mut tables = Vec::with_capacity(1);
         for part in cells.chunks(MOST_SPANS) {
-            let mut table = CellTable {
-                cell_bytes: bytes as u32,
-                value_offset: layout.value_offset() as u32,
-                scales_offset: layout.scales_offset() as u32,
-                ..CellTable::default()
-            };
+            let mut table = table(layout);
             for (slot, cells) in table.span.iter_mut().zip(part) {
                 if cells.first != end || !cells.first.is_multiple_of(ATTENTION_TILE) {
                     return Err(format!("cells from {} do not follow {end} at a tile's edge", cells.first));
@@ -136,7 +220,7 @@ impl Launch<'_> {
                 *slot = CellSpan { at, first: int(cells.first), count: int(cells.count) };
                 table.spans += 1;
             }
-            tables.push(table);
+            tables.push(Pass { bring: Vec::new(), cells: table });
         }
         Ok(tables)
     }
@@ -260,6 +344,16 @@ impl Launch<'_> {
             tile += count;
             resume = 1;
         }
+    }
+}
+
+/// A table without spans.
+fn table(layout: &CellLayout) -> CellTable {
+    CellTable {
+        cell_bytes: layout.cell_bytes() as u32,
+        value_offset: layout.value_offset() as u32,
+        scales_offset: layout.scales_offset() as u32,
+        ..CellTable::default()
     }
 }
 

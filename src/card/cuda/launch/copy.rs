@@ -1,8 +1,11 @@
 //! Copies.
 
-use cudarc::driver::result::DriverError;
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use super::super::bounce::Bounce;
 use super::super::error::say;
 use super::super::nccl::End;
 use super::super::page_lock::PIECE;
@@ -10,7 +13,7 @@ use super::Launch;
 use crate::card::{HostSpan, Span};
 
 /// The parts of a host span that lie in one page-locked piece each: offset and bytes inside the span.
-fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
     let (start, total) = (span.offset(), span.bytes());
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -27,6 +30,9 @@ fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
 impl Launch<'_> {
     pub(super) fn copy_in(&self, from: &HostSpan, to: &Span, held: &mut Vec<HostSpan>) -> Result<(), String> {
         let address = self.host_copy(from, to)?;
+        if let Some(bounce) = self.bounce.filter(|_| !from.buf().is_locked()) {
+            return self.copy_through(bounce, from, address);
+        }
         for (offset, bytes) in pieces(from) {
             let host = from.start().wrapping_add(offset);
             // SAFETY: `host_copy` checked both sides; `held` keeps the host memory until the stream has passed the copy.
@@ -49,7 +55,23 @@ impl Launch<'_> {
             self.queued(status.result())?;
         }
         held.push(to.clone());
+        if !to.buf().is_locked() {
+            // The driver's own staging ends late: whoever reads this memory at a submission, as `copy_through` does, must find it written.
+            // SAFETY: the stream lives as long as the card.
+            self.queued(unsafe { result::stream::synchronize(self.stream) })?;
+        }
         Ok(())
+    }
+
+    /// Copies from memory that is not page-locked. It is read now and not when the stream comes to it: what wrote it has ended, since host
+    /// threads are ordered before the submission, and copies out to such memory are waited for.
+    fn copy_through(&self, bounce: &Mutex<Bounce>, from: &HostSpan, to: u64) -> Result<(), String> {
+        let mut bounce = bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the span lies inside its buffer, which nobody writes now, as said above.
+        let bytes = unsafe { std::slice::from_raw_parts(from.start(), from.bytes()) };
+        self.begun.set(self.begun.get() || !bytes.is_empty());
+        // SAFETY: `host_copy` found as many bytes on the card.
+        unsafe { bounce.copy(bytes, to, self.stream) }.map_err(say)
     }
 
     pub(super) fn copy(&self, from: &Span, to: &Span) -> Result<(), String> {

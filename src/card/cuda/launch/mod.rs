@@ -10,10 +10,12 @@ mod table;
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::sync::Mutex;
 
 use cudarc::driver::sys;
 
 use super::arena::Arena;
+use super::bounce::Bounce;
 use super::device::Context;
 use super::kernels::{Grid, Kernels};
 use super::module::Module;
@@ -28,6 +30,8 @@ pub(super) struct Launch<'a> {
     pub(super) arena: &'a Arena,
     pub(super) peers: &'a Peers,
     pub(super) context: &'a Context,
+    /// For copies from host memory that is not page-locked; `None` leaves them to the driver.
+    pub(super) bounce: Option<&'a Mutex<Bounce>>,
     pub(super) stream: sys::CUstream,
     /// Compute capability.
     pub(super) arch: u32,
@@ -60,10 +64,18 @@ impl Launch<'_> {
             Command::Linear { x, rows, parts, into, phase, scratch } => {
                 self.linear(x, *rows, parts, *into, *phase, scratch)
             }
-            Command::Attention { q, rows, first, shape, layout, cells, state, resume, end, phase, scratch } => {
-                let attention =
-                    attention::Attention { rows: *rows, first: *first, shape, layout, resume: *resume, end: *end };
-                self.attention(&attention, q, cells, state, *phase, scratch)
+            Command::Attention { q, rows, first, shape, layout, cells, beyond, state, resume, end, phase, scratch } => {
+                let attention = attention::Attention {
+                    rows: *rows,
+                    first: *first,
+                    shape,
+                    layout,
+                    resume: *resume,
+                    beyond: beyond.as_ref(),
+                    end: *end,
+                    phase: *phase,
+                };
+                self.attention(&attention, q, cells, state, scratch, held)
             }
             Command::Route { logits, rule, routing, routed } => {
                 self.route(logits, rule, routing, routed.as_ref(), held)
