@@ -134,8 +134,8 @@ fn storm(story: &Story, cancels: usize, dice: &mut Dice, watchdog: &Watchdog, se
     let (kinds, all): (Vec<Call>, usize) = (heard.keys().copied().collect(), heard.values().sum());
 
     for turn in 0..cancels {
-        // Half over all calls alike, half over the kinds of calls, so that rare ones are hit as well.
-        let call = (turn % 2 == 0).then(|| kinds[dice.below(kinds.len())]);
+        // Half over all calls alike, half over the kinds of calls in turn, so that rare ones are hit as well.
+        let call = (turn % 2 == 0).then(|| kinds[turn / 2 % kinds.len()]);
         let n = 1 + dice.below(call.map_or(all, |call| heard[&call]));
         let cancel = Cancel::new();
         let after = dice.below(2) == 1;
