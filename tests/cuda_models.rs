@@ -300,13 +300,15 @@ fn memory_that_is_not_page_locked_is_staged_and_gives_the_same_bits() {
     let memory = [least(|bytes| plan_for(&model, &[bytes], &settings).is_ok())];
     let tokens: Vec<u32> = (0..110).map(|i| (i * 37 + 11) % 500).collect();
     let mut wanted = None;
+    let mut all = 0;
     // All; small buffers but neither cells nor experts; some layers of experts.
-    let half = Bytes(model.spec.expert_bytes().0 / 2 + (4 << 20));
-    for limit in [None, Some(Bytes(200 << 10)), Some(half)] {
+    for part in 0..3 {
+        let limit = [None, Some(Bytes(200 << 10)), Some(Bytes(all / 4 * 3))][part];
         let (rig, ledger, _) = rig(&model, &memory, &settings, limit);
         let mut engine = load(&model, &memory, &settings, &rig);
         let locking = rig.host.locking();
         println!("{limit:?}: {locking:?}");
+        all = locking.wanted.0;
         assert!(limit.is_none_or(|limit| locking.locked <= limit) && locking.locked.0 > 0);
         assert_eq!(limit.is_some(), locking.locked < locking.wanted && locking.refused.is_some());
         let found = story(&mut engine, &tokens, &[5, 9, 11]);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use fs_err::File;
 use serde_json::json;
 
-use super::Stream;
+use super::{Command, Stream};
 use crate::units::CardId;
 
 /// A record of what ran; clones are the same record. Whoever may keep one holds an `Option<Timeline>`: without it nothing is
@@ -51,6 +51,17 @@ pub enum Work {
     Copy,
     /// Time spent waiting.
     Wait,
+}
+
+impl Work {
+    /// What a command is, and the bytes that it moves.
+    pub fn of(command: &Command) -> (Self, Option<u64>) {
+        match (command.copied(), command.read_over_link()) {
+            (Some(bytes), _) => (Self::Copy, Some(bytes as u64)),
+            (None, 0) => (Self::Kernel, None),
+            (None, bytes) => (Self::Kernel, Some(bytes as u64)),
+        }
+    }
 }
 
 /// One stretch of work.

@@ -103,8 +103,16 @@ impl Engine {
         let mut stages = Vec::with_capacity(loaded.len());
         for ((stage, inlet), outlet) in loaded.into_iter().zip(inlets).zip(outlets) {
             let hidden = vec![None; memory::hidden_buffers(plan.stages.len())];
-            let worker =
-                Worker { stage, model: Arc::clone(&model), inlet, outlet, replies: reply.clone(), hidden, jobs: 0 };
+            let worker = Worker {
+                stage,
+                model: Arc::clone(&model),
+                team: Arc::clone(&rig.team),
+                inlet,
+                outlet,
+                replies: reply.clone(),
+                hidden,
+                jobs: 0,
+            };
             stages.push(StageThread::start(worker, watcher)?);
         }
         let free = FreeSlots::new(plan.sequences);

@@ -112,6 +112,7 @@ fn open_cuda(
         weights: model.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
         attention: attention.map(|shape| (shape, kv)).collect(),
         compiler: options.compiler.clone(),
+        timeline: options.timeline.clone(),
     })
     .map_err(|error| refused(error.to_string()))
 }

@@ -1,8 +1,8 @@
 //! A stage's thread: it takes jobs in order and queues their commands on the stage's card.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::cancel::Cancel;
@@ -14,6 +14,7 @@ use super::stage::Stage;
 use super::{EngineError, waits};
 use crate::card::command::Phase;
 use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
+use crate::cpu::Team;
 use crate::model::Model;
 use crate::plan::{KvPlan, PromptPlan, Use};
 use crate::quant::dequantize;
@@ -90,6 +91,7 @@ pub(super) enum Inlet {
 pub(super) struct Worker {
     pub stage: Stage,
     pub model: Arc<Model>,
+    pub team: Arc<Team>,
     pub inlet: Inlet,
     pub outlet: Option<Sender>,
     pub replies: Baton<Reply>,
@@ -352,8 +354,8 @@ impl Worker {
                 receiver.take(self.stage.card.as_ref(), hidden, free.as_ref())
             }
             Inlet::Embeddings(embeddings) => {
-                let model = &self.model;
-                embeddings.send(&self.stage.card, hidden, free.as_ref(), |to| embed(model, tokens, to)).map(Some)
+                let write = |to: &mut [f32]| embed(&self.model, &self.team, tokens, to);
+                embeddings.send(&self.stage.card, hidden, free.as_ref(), write).map(Some)
             }
         }
     }
@@ -386,17 +388,26 @@ impl Worker {
     }
 }
 
-/// Writes the embeddings of the tokens, f32 `[tokens, width]`.
-fn embed(model: &Model, tokens: &[TokenId], to: &mut [f32]) -> Result<(), EngineError> {
+/// Writes the embeddings of the tokens, f32 `[tokens, width]`: of a long wave they are tens of megabytes, so the workers share them.
+fn embed(model: &Model, team: &Team, tokens: &[TokenId], to: &mut [f32]) -> Result<(), EngineError> {
+    let width = model.spec.width;
+    let each = team.share(tokens.len(), 4);
+    let failed = Mutex::new(None);
+    team.for_chunks(to.len(), to, each * width, |part, out| {
+        let own = tokens.iter().skip(part * each);
+        if let Err(error) = own.zip(out.chunks_mut(width)).try_for_each(|(token, out)| embed_one(model, *token, out)) {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+fn embed_one(model: &Model, token: TokenId, out: &mut [f32]) -> Result<(), EngineError> {
     let table = &model.spec.embedding;
     let (bytes, row) = (model.bytes(table), table.row_bytes());
-    for (token, out) in tokens.iter().zip(to.chunks_mut(model.spec.width)) {
-        let outside = || EngineError::Token { token: *token, vocab: model.spec.vocab };
-        let start = *token as usize * row;
-        let blocks = bytes.get(start..start + row).ok_or_else(outside)?;
-        dequantize(table.ty, blocks, out).map_err(|error| EngineError::Mismatch(format!("{}: {error}", table.name)))?;
-    }
-    Ok(())
+    let start = token as usize * row;
+    let blocks = bytes.get(start..start + row).ok_or(EngineError::Token { token, vocab: model.spec.vocab })?;
+    dequantize(table.ty, blocks, out).map_err(|error| EngineError::Mismatch(format!("{}: {error}", table.name)))
 }
 
 /// Which of its messages to the neighbours a job has made.

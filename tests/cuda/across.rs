@@ -45,6 +45,7 @@ impl Pair {
                 budget: Bytes(3 * LARGE as u64),
                 weights: Vec::new(),
                 attention: Vec::new(),
+                timeline: None,
                 compiler: CompilerSettings {
                     nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
                     cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),

@@ -52,6 +52,7 @@ impl Rig {
             budget: Bytes(device.memory.0 / 4),
             weights: QuantType::ALL.into(),
             attention,
+            timeline: None,
             compiler: CompilerSettings {
                 nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
                 cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),

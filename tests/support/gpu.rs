@@ -87,6 +87,7 @@ fn rig_on(
             budget: *budget,
             weights: model.spec.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
             attention: attention.clone(),
+            timeline: None,
             compiler: CompilerSettings {
                 nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
                 cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),

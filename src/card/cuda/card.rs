@@ -21,7 +21,9 @@ use super::module::Module;
 use super::nccl;
 use super::page_lock::CudaPageLock;
 use super::peer::{Peer, Peers};
+use super::trace::Trace;
 use crate::card::check;
+use crate::card::timeline::Timeline;
 use crate::card::{
     Card, CardError, CardKind, Command, Event, HostSpan, Leases, Neighbour, PageLock, Region, Stream, Why, Wire,
 };
@@ -44,6 +46,8 @@ pub struct CudaSettings {
     pub attention: Vec<(AttentionShape, KvType)>,
     /// Where kernels come from.
     pub compiler: CompilerSettings,
+    /// Where what runs is written down.
+    pub timeline: Option<Timeline>,
 }
 
 /// An NVIDIA GPU.
@@ -55,6 +59,7 @@ pub struct CudaCard {
     fault: Arc<Fault>,
     marks: Arc<Marks>,
     kernels: Kernels,
+    trace: Option<Trace>,
     arena: Arc<Arena>,
     peers: Peers,
     bounce: Option<Mutex<Bounce>>,
@@ -117,6 +122,11 @@ impl CudaCard {
         let arena = Arc::new(Arena::take(settings.card, &context, settings.budget)?);
         // Where even these are refused, the driver stages such copies itself.
         let bounce = Bounce::take(&context).ok().map(Mutex::new);
+        let timeline = settings.timeline.clone();
+        let trace = timeline
+            .map(|timeline| Trace::begin(timeline, settings.card, &device.name, &context))
+            .transpose()
+            .map_err(while_doing("beginning a trace"))?;
         let (free_after, _) = result::mem_get_info().map_err(while_doing("reading the free memory"))?;
         Ok(Self {
             fault: Arc::new(Fault::new(settings.card)),
@@ -130,6 +140,7 @@ impl CudaCard {
             arena,
             peers: Peers::default(),
             bounce,
+            trace,
             context,
         })
     }
@@ -205,6 +216,9 @@ impl CudaCard {
         let drained = unsafe { result::stream::synchronize(queue.stream) };
         // A failed device runs nothing any more: nobody reads or writes the host memory.
         drop(before);
+        if let Some(trace) = &self.trace {
+            trace.collect();
+        }
         drained
     }
 }
@@ -244,8 +258,16 @@ impl Card for CudaCard {
         let queue = self.queue(on);
         let mut held = queue.held.lock().unwrap_or_else(PoisonError::into_inner);
         let launch = self.launch(queue);
+        let lost = |error| self.fault.lose(on, error);
+        let traced =
+            self.trace.as_ref().map(|trace| Ok((trace, trace.start(queue.stream)?))).transpose().map_err(lost)?;
         match launch.command(&command, &mut held.now) {
-            Ok(()) => self.tidy(on, &mut held),
+            Ok(()) => {
+                if let Some((trace, start)) = traced {
+                    trace.end(start, on, queue.stream, &command).map_err(lost)?;
+                }
+                self.tidy(on, &mut held)
+            }
             Err(reason) if launch.begun.get() => Err(self.fault.broken(on, command.name(), reason)),
             Err(reason) => Err(refused(reason)),
         }

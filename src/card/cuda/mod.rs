@@ -19,6 +19,7 @@ mod nccl;
 mod nvrtc;
 mod page_lock;
 mod peer;
+mod trace;
 
 pub use card::{CudaCard, CudaSettings};
 pub use compile::{Built, Compiler, CompilerSettings};

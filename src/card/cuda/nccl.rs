@@ -1,11 +1,13 @@
 //! Wires by NCCL: a communicator of two ranks between two GPUs. The library is looked for when a wire is asked for, never before.
 //!
-//! Communicators are non-blocking: each call returns at once and is then asked how far it is, so that nothing here waits for ever, and an
-//! abort frees whatever a rank still waits for on its stream.
+//! A wire is made by a thread of its own, which is left to itself when it takes too long. It connects the two ranks, too, so that later calls only
+//! queue. An abort frees whatever a rank still waits for on its stream. Communicators are blocking ones: those that are not are aborted
+//! behind the caller's back, and NCCL 2.28 then used what it had freed.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,34 +27,19 @@ type Handle = *mut c_void;
 #[derive(Clone, Copy)]
 struct UniqueId([c_char; 128]);
 
-/// `ncclConfig_t` as of 2.14; later versions take their own defaults for what they added.
-#[repr(C)]
-struct Config {
-    size: usize,
-    magic: u32,
-    version: u32,
-    blocking: c_int,
-    /// Padding then; what stands here since is not read from this version.
-    padding: c_int,
-}
-
-const MAGIC: u32 = 0xcafe_beef;
-const CONFIG_VERSION: u32 = 21_400;
-/// The oldest release with all that is called here.
+/// The oldest release with all that is called here, and with aborts of two ranks in one process.
 const OLDEST: c_int = 21_400;
 
 const SUCCESS: c_int = 0;
-const IN_PROGRESS: c_int = 7;
 const UINT8: c_int = 1;
 
-type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int, *mut Config) -> c_int;
+type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> c_int;
 type Transfer = unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, sys::CUstream) -> c_int;
 
 /// The loaded library.
 struct Nccl {
     get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
     init_rank: InitRank,
-    async_error: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
     abort: unsafe extern "C" fn(Handle) -> c_int,
     send: Transfer,
     /// `ncclRecv` writes through its pointer; its signature is the same otherwise.
@@ -113,8 +100,7 @@ impl Nccl {
             }
             Self {
                 get_unique_id: get(&library, "ncclGetUniqueId")?,
-                init_rank: get(&library, "ncclCommInitRankConfig")?,
-                async_error: get(&library, "ncclCommGetAsyncError")?,
+                init_rank: get(&library, "ncclCommInitRank")?,
                 abort: get(&library, "ncclCommAbort")?,
                 send: get(&library, "ncclSend")?,
                 receive: get(&library, "ncclRecv")?,
@@ -125,6 +111,10 @@ impl Nccl {
             }
         };
         Ok(nccl)
+    }
+
+    fn check(&self, status: c_int) -> Result<(), String> {
+        if status == SUCCESS { Ok(()) } else { Err(self.say(status)) }
     }
 
     fn say(&self, status: c_int) -> String {
@@ -165,45 +155,29 @@ pub(super) struct End {
     sends: bool,
 }
 
-/// How long one transfer may take to be queued.
-const QUEUED_WITHIN: Duration = Duration::from_secs(10);
-
 /// Joins two GPUs; the first one sends.
 pub(super) fn join(peers: [&Peer; 2], limit: Duration) -> Result<[Wire; 2], String> {
-    let [from, to] = peers.map(|peer| &peer.context);
+    let peers = peers.map(Peer::clone);
+    let [from, to] = peers.each_ref().map(|peer| &peer.context);
     if from.device() == to.device() {
         return Err("both cards are on one GPU, and NCCL takes a GPU only once".to_owned());
     }
     let nccl = nccl()?;
-    let deadline = Instant::now() + limit;
-    let mut id = UniqueId([0; 128]);
-    // SAFETY: writes the id.
-    let status = unsafe { (nccl.get_unique_id)(&raw mut id) };
-    if status != SUCCESS {
-        return Err(nccl.say(status));
-    }
     let rank = |context: &Arc<Context>| Rank { context: Arc::clone(context), comm: Mutex::default() };
-    // From here on dropping it aborts what was begun.
     let pair = Arc::new(Pair { nccl, ranks: [rank(from), rank(to)], cut: OnceLock::new() });
-    for (number, rank) in (0..).zip(&pair.ranks) {
-        rank.context.bind().map_err(say)?;
-        let mut config =
-            Config { size: size_of::<Config>(), magic: MAGIC, version: CONFIG_VERSION, blocking: 0, padding: 0 };
-        let mut comm = std::ptr::null_mut();
-        // SAFETY: a non-blocking start: it writes the handle, and reads the configuration before it returns.
-        let status = unsafe { (nccl.init_rank)(&raw mut comm, 2, id, number, &raw mut config) };
-        if !comm.is_null() {
-            *rank.lock() = Some(Comm(comm));
-        }
-        if status != SUCCESS && status != IN_PROGRESS {
-            return Err(format!("making a communicator: {}", nccl.say(status)));
-        }
-    }
-    for rank in &pair.ranks {
-        pair.settle(&rank.lock(), IN_PROGRESS, deadline)
-            .map_err(|reason| format!("making a communicator: {reason}"))?;
-    }
-    pair.connect(peers, deadline).map_err(|reason| format!("connecting two GPUs: {reason}"))?;
+    let (tell, made) = mpsc::channel();
+    let joining = move || {
+        let result = pair.make().and_then(|()| pair.connect(&peers, Instant::now() + limit));
+        // Nobody listens any more where it took too long: then the pair is dropped, which aborts it.
+        let _ = tell.send(result.map(|()| pair));
+    };
+    let thread = std::thread::Builder::new().name("joining two GPUs".to_owned());
+    thread.spawn(joining).map_err(|error| error.to_string())?;
+    let pair = match made.recv_timeout(limit) {
+        Ok(pair) => pair?,
+        Err(RecvTimeoutError::Timeout) => return Err(format!("NCCL took longer than {:.0} s", limit.as_secs_f64())),
+        Err(RecvTimeoutError::Disconnected) => return Err("NCCL ended the thread that joins two GPUs".to_owned()),
+    };
     Ok([true, false].map(|sends| Wire::new(Arc::new(End { pair: Arc::clone(&pair), sends }))))
 }
 
@@ -220,41 +194,41 @@ impl Rank {
 }
 
 impl Pair {
-    /// Waits until the communicator has done what was asked of it on the host.
-    fn settle(&self, comm: &Option<Comm>, mut status: c_int, deadline: Instant) -> Result<(), String> {
-        let Some(Comm(comm)) = comm else { return Err("the communicator was aborted".to_owned()) };
-        let begun = Instant::now();
-        while status == IN_PROGRESS {
-            if self.cut.get().is_some() {
-                return Err("the communicator is being aborted".to_owned());
-            }
-            if Instant::now() >= deadline {
-                return Err(format!("NCCL took longer than {:.1} s", begun.elapsed().as_secs_f64()));
-            }
-            // Usually it takes some microseconds.
-            if begun.elapsed() < Duration::from_millis(1) {
-                std::hint::spin_loop();
-            } else {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            // SAFETY: the handle lives: an abort takes it out of the lock that the caller holds.
-            let asked = unsafe { (self.nccl.async_error)(*comm, &raw mut status) };
-            if asked != SUCCESS {
-                return Err(self.nccl.say(asked));
+    /// Makes the communicator of both ranks.
+    fn make(&self) -> Result<(), String> {
+        let nccl = self.nccl;
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: writes the id.
+        nccl.check(unsafe { (nccl.get_unique_id)(&raw mut id) })?;
+        let mut handles = [std::ptr::null_mut(); 2];
+        // SAFETY: no preconditions.
+        let mut status = unsafe { (nccl.group_start)() };
+        for (number, (rank, handle)) in (0..).zip(self.ranks.iter().zip(&mut handles)) {
+            rank.context.bind().map_err(say)?;
+            if status == SUCCESS {
+                // SAFETY: writes the handle, at the latest when the group ends.
+                status = unsafe { (nccl.init_rank)(handle, 2, id, number) };
             }
         }
-        if status == SUCCESS { Ok(()) } else { Err(self.nccl.say(status)) }
+        // SAFETY: ends the group that was started above.
+        let ended = unsafe { (nccl.group_end)() };
+        for (rank, handle) in self.ranks.iter().zip(handles) {
+            if !handle.is_null() {
+                *rank.lock() = Some(Comm(handle));
+            }
+        }
+        nccl.check(status).and_then(|()| nccl.check(ended)).map_err(|reason| format!("making a communicator: {reason}"))
     }
 
     /// Transfers a few bytes: the first transfer connects the two ranks, for which each waits for the other. Later ones do not.
-    fn connect(&self, peers: [&Peer; 2], deadline: Instant) -> Result<(), String> {
+    fn connect(&self, peers: &[Peer; 2], deadline: Instant) -> Result<(), String> {
         /// Bytes of both arenas' margins, whose content means nothing.
         const BYTES: usize = 64;
         let streams = [Passing::new(&self.ranks[0].context)?, Passing::new(&self.ranks[1].context)?];
-        let ends = || self.ranks.iter().zip(peers).zip(&streams);
+        let ends = self.ranks.iter().zip(peers).zip(&streams);
         // SAFETY: no preconditions.
         let mut status = unsafe { (self.nccl.group_start)() };
-        for (number, ((rank, peer), stream)) in ends().enumerate() {
+        for (number, ((rank, peer), stream)) in ends.enumerate() {
             let (other, call) = if number == 0 { (1, self.nccl.send) } else { (0, self.nccl.receive) };
             rank.context.bind().map_err(say)?;
             if let Some(Comm(comm)) = &*rank.lock()
@@ -264,20 +238,13 @@ impl Pair {
                 // SAFETY: the communicator lives behind its lock; the arena outlives the stream, which is emptied below.
                 status = unsafe { call(address, BYTES, UINT8, other, *comm, stream.stream) };
             }
-            if status == IN_PROGRESS {
-                status = SUCCESS;
-            }
         }
         // SAFETY: ends the group that was started above.
         let ended = unsafe { (self.nccl.group_end)() };
-        for ((rank, _), stream) in ends() {
-            let status = if status == SUCCESS { ended } else { status };
-            // Another rank's end says nothing about this one's.
-            let status = if status == SUCCESS { IN_PROGRESS } else { status };
-            self.settle(&rank.lock(), status, deadline)?;
-            stream.empty(deadline)?;
-        }
-        Ok(())
+        let queued = self.nccl.check(status).and_then(|()| self.nccl.check(ended));
+        queued
+            .and_then(|()| streams.iter().try_for_each(|stream| stream.empty(deadline)))
+            .map_err(|reason| format!("connecting two GPUs: {reason}"))
     }
 
     fn abort(&self, by_sender: bool) {
@@ -288,7 +255,7 @@ impl Pair {
             {
                 // SAFETY: taken out of its lock: nobody uses the handle any more.
                 let status = unsafe { (self.nccl.abort)(comm) };
-                if status != SUCCESS && status != IN_PROGRESS {
+                if status != SUCCESS {
                     tracing::debug!("an NCCL communicator was not aborted: {}", self.nccl.say(status));
                 }
             }
@@ -355,7 +322,7 @@ impl End {
         rank.context.bind().map_err(say)?;
         // SAFETY: the communicator lives behind the lock; the caller vouches for the memory.
         let status = unsafe { call(address as *const c_void, bytes, UINT8, other, *handle, stream) };
-        pair.settle(&comm, status, Instant::now() + QUEUED_WITHIN)
+        pair.nccl.check(status)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::card::{Neighbour, Span};
 use crate::units::CardId;
 
 /// A GPU as others see it.
+#[derive(Clone)]
 pub(super) struct Peer {
     pub(super) context: Arc<Context>,
     pub(super) arena: Arc<Arena>,

@@ -93,11 +93,7 @@ impl Worker {
         match catch_unwind(AssertUnwindSafe(|| self.execute(checked, submitted))) {
             Ok(Ok(span)) => {
                 if let (Some(timeline), Some(start)) = (&self.shared.timeline, start) {
-                    let (work, bytes) = match (command.copied(), command.read_over_link()) {
-                        (Some(bytes), _) => (Work::Copy, Some(bytes as u64)),
-                        (None, 0) => (Work::Kernel, None),
-                        (None, bytes) => (Work::Kernel, Some(bytes as u64)),
-                    };
+                    let (work, bytes) = Work::of(command);
                     let (start, end) = span
                         .map_or_else(|| (start, timeline.now()), |(start, end)| (timeline.at(start), timeline.at(end)));
                     let track = Track::Stream(self.shared.id, self.on);
