@@ -255,6 +255,9 @@ __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
         : "memory");
 }
 
+// All 256 threads of a block wait for each other, from whatever place in the code.
+__device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
 // Named barriers of two times four warps: four wait, the other four only tell.
 __device__ __forceinline__ void turn_wait(int which) { asm volatile("bar.sync %0, 256;" ::"r"(which) : "memory"); }
 

@@ -325,7 +325,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
         auto begin = [&](int step) {
             copy_wait<KEPT - 2>();
             publish_shared();
-            __syncthreads();
+            meet();
         };
         auto prepare = [&](int step) {
             if (step + KEPT - 1 < steps) copy_rows(step + KEPT - 1);
@@ -341,7 +341,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
                 }
             }
         };
-        // Two loops, since products that only some threads start would wait for each other.
+        // Two loops, since products that only some threads start would wait for each other; so the barrier has two places, too.
         if (!multiplies) {
             for (int step = 0; step < steps; step++) begin(step), prepare(step);
             return;

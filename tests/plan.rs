@@ -216,10 +216,10 @@ fn the_host_attends_what_link_and_workers_end_together_with() {
         println!("{plan}");
         plan.stages[0].host_share.unwrap()
     };
-    // 16 workers of 1.2 GB/s each, or what the memory gives them.
-    assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 28, least: 4735 });
+    // 16 workers of 0.95 GB/s each, or what the memory gives them.
+    assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 23, least: 4735 });
     assert_eq!(share(&settings, 16, 5e9, 50e9).percent, 9);
-    assert_eq!(share(&settings, 8, 100e9, 12e9), HostShare { percent: 45, least: 1137 });
+    assert_eq!(share(&settings, 8, 100e9, 12e9), HostShare { percent: 39, least: 1137 });
     assert_eq!(share(&settings, 8, 100e9, 3e9).least, 1024);
     settings.kv.host_share = Share::Percent(7);
     assert_eq!(share(&settings, 16, 100e9, 50e9), HostShare { percent: 7, least: 0 });

@@ -47,8 +47,8 @@ pub struct ExpertsPlan {
     pub streamed: Bytes,
 }
 
-/// The planner's ring holds the experts of a layer, so that they cross the link while the layer before is computed. It takes at most a
-/// quarter of the pool, but at least these slots.
+/// The planner's ring holds the experts of a layer, so that they cross the link while the layer before is computed. It takes at most half
+/// of the pool, but at least these slots.
 const LEAST_AUTO_RING: usize = 8;
 
 /// Slots that are kept free of residents when the settings leave them to the planner.
@@ -158,7 +158,7 @@ fn ring(
     slot_bytes: usize,
 ) -> Result<(usize, usize), PlanError> {
     let wanted = match request.settings.prompt.ring {
-        Ring::Auto => layer.min((slots / 4).max(LEAST_AUTO_RING)).min(slots),
+        Ring::Auto => layer.min((slots / 2).max(LEAST_AUTO_RING)).min(slots),
         Ring::Slots(n) => n as usize,
         Ring::Bytes(bytes) => (bytes.len() / slot_bytes).max(1),
     };

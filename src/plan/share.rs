@@ -18,9 +18,9 @@ pub struct HostShare {
     pub least: usize,
 }
 
-/// Multiplications and additions a second of a worker that attends: with 8 query heads for a key head, one alone on a Xeon's core does 22 G; two that
-/// share it do less.
-const OPERATIONS: f64 = 14e9;
+/// Multiplications and additions a second of a worker that attends: with 8 query heads for a key head, 16 of a Xeon's virtual cores do 11.4 G each
+/// (one alone twice that).
+const OPERATIONS: f64 = 11e9;
 
 /// Query heads that would take as long as it takes to widen the cells of their key head.
 const WIDENING: usize = 4;
