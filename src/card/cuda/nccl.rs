@@ -1,8 +1,8 @@
 //! Wires by NCCL: a communicator of two ranks between two GPUs. The library is looked for when a wire is asked for, never before.
 //!
 //! A wire is made by a thread of its own, which is left to itself when it takes too long. It connects the two ranks, too, so that later calls only
-//! queue. An abort frees whatever a rank still waits for on its stream. Communicators are blocking ones: those that are not are aborted
-//! behind the caller's back, and NCCL 2.28 then used what it had freed.
+//! queue. An abort frees whatever a rank still waits for on its stream. Communicators are blocking ones: aborts of others go on behind the
+//! caller's back, and tests that made and aborted several crashed inside NCCL.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
