@@ -45,15 +45,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 
 #if HEAD_DIM <= 128
     u32 query[HEAD_DIM / 16][4];
-#pragma unroll
-    for (int k = 0; k < HEAD_DIM / 16; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int r = row[i & 1], d = 16 * k + 2 * (lane & 3) + 8 * (i >> 1);
-            float2 v = make_float2(0.0f, 0.0f);
-            if (r < rows) v = *(const float2*)(q + ((u64)r * of.heads + head) * HEAD_DIM + d);
-            query[k][i] = half2_from(v.x, v.y);
-        }
+    load_queries(query, q, row, rows, of.heads, head);
 #else
     for (int i = thread; i < BLOCK_ROWS * CHUNKS; i += ATTENTION_THREADS) {
         int r = i / CHUNKS, chunk = i % CHUNKS;

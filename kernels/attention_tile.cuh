@@ -33,3 +33,19 @@ __device__ __forceinline__ void codes_to_cell(uint4 codes, u16* tile, int cell, 
     codes_to_halves(codes, cell_chunk(tile, cell, 2 * piece), cell_chunk(tile, cell, 2 * piece + 1));
 }
 #endif
+
+// A warp's sixteen rows of queries of one head, as `multiply_add` takes them; `row` are this thread's two rows.
+#if HEAD_DIM <= 128
+__device__ __forceinline__ void load_queries(u32 (&query)[HEAD_DIM / 16][4], const float* q, const int (&row)[2], int rows, int heads, int head) {
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int k = 0; k < HEAD_DIM / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = row[i & 1], d = 16 * k + 2 * (lane & 3) + 8 * (i >> 1);
+            float2 v = make_float2(0.0f, 0.0f);
+            if (r < rows) v = *(const float2*)(q + ((u64)r * heads + head) * HEAD_DIM + d);
+            query[k][i] = half2_from(v.x, v.y);
+        }
+}
+#endif

@@ -187,15 +187,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
         float unit = of.scale * LOG2_E;
 
         u32 query[HEAD_DIM / 16][4];
-#pragma unroll
-        for (int k = 0; k < HEAD_DIM / 16; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int r = row[i & 1], d = 16 * k + 2 * (lane & 3) + 8 * (i >> 1);
-                float2 v = make_float2(0.0f, 0.0f);
-                if (r < rows) v = *(const float2*)(q + ((u64)r * of.heads + head) * HEAD_DIM + d);
-                query[k][i] = half2_from(v.x, v.y);
-            }
+        load_queries(query, q, row, rows, of.heads, head);
 
         float largest[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY}, sum[2] = {0.0f, 0.0f};
         float value[HEAD_DIM / 2], score[32];
@@ -320,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
 
         if (own > 0) {
             start_scores(0);
-            wide_wait_for<0>();
+            wide_wait<0>();
             weigh(0);
             carry();
             for (int n = 1; n < own; n++) {
@@ -328,14 +320,14 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
                 start_scores(n);
                 start_values(n - 1);
                 give_turn(n);
-                wide_wait_for<1>();
+                wide_wait<1>();
                 weigh(n);
-                wide_wait_for<0>();
+                wide_wait<0>();
                 carry();
                 release(n - 1);
             }
             start_values(own - 1);
-            wide_wait_for<0>();
+            wide_wait<0>();
             settle(value);
             release(own - 1);
         }

@@ -356,7 +356,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
             for (int k = 0; k < STEP / 16; k++) wide_multiply_add(sum, a + 2 * k, b + 2 * k);
             wide_commit();
             prepare(step);
-            wide_wait();
+            wide_wait<0>();
             settle(sum);
         }
 #pragma unroll

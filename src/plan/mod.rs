@@ -168,7 +168,7 @@ impl StagePlan {
 
 /// Streamed experts that one command computes: few launches, while at least half of a small ring and three quarters of a larger one go on receiving.
 /// A ring that holds a large layer has time for halves. (On an H200 four commands a layer of 128 took a quarter longer than one; with 64 slots
-/// halves left the link idle.)
+/// halves were slower.)
 fn group(ring: usize) -> usize {
     if ring >= 128 { 64 } else { (ring / 2).min(8).max(ring / 4).max(1) }
 }
