@@ -4,10 +4,12 @@
 
 mod compare;
 pub mod prompt;
+mod text;
 
 use serde::Serialize;
 
 pub use compare::{Comparison, Verdict, compare, median};
+pub use text::Text;
 
 use crate::units::TokenId;
 

@@ -11,9 +11,8 @@ use serde::Serialize;
 
 use super::interrupt::Interrupt;
 use super::machine::{MachineArgs, load_engine, make_plan};
-use crate::bench::{self, Comparison, Observation, Verdict, compare, greedy, median, order};
+use crate::bench::{self, Comparison, Observation, Text, Verdict, compare, greedy, median, order};
 use crate::engine::{Cancel, Engine};
-use crate::synth::Topics;
 use crate::topology::{Ring, Share, Topology, Wave};
 use crate::units::TokenId;
 
@@ -126,10 +125,10 @@ fn run_arms(args: &Arms) -> anyhow::Result<()> {
         arms.push(Arm { name, engine: load_engine(model.clone(), plan, &own, &options)? });
     }
     let cancel = interrupt.begin();
-    let topics = Topics::of_model(model.gguf().metadata())?.unwrap_or_else(|| Topics::new(model.spec.vocab, 1));
+    let text = Text::of(&model)?;
     let mut rows = Vec::new();
     for prompt in &args.prompts {
-        let tokens = topics.text(args.seed, *prompt);
+        let tokens = text.tokens(args.seed, *prompt);
         rows.push(measure(args, &mut arms, &tokens, &cancel)?);
         if !args.json {
             print(rows.last().into_iter())?;

@@ -19,6 +19,6 @@ pub use header::{Header, HeaderError, TensorHead};
 pub use model::{SynthError, write_model};
 pub use sample::{DENSE_NAME, DENSE_SHA256, SAMPLE_EXPERTS_USED, SampleError, write_sample};
 pub use shape::{Architecture, Experts, NAMES, Overrides, Shape, ShapeError};
-pub use topics::{Routing, Topics, coverage};
+pub use topics::{Routing, Topics, coverage, even_text};
 pub use vocabulary::{LEAST_VOCABULARY, MOST_VOCABULARY};
 pub use writer::{Watch, WriteError, Writer, Written};

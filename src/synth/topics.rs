@@ -103,6 +103,13 @@ impl Topics {
     }
 }
 
+/// `tokens` ids drawn evenly from a vocabulary: the text of a model whose topics are not known. The same seed gives the same text,
+/// and a longer text begins with the shorter one.
+pub fn even_text(vocabulary: usize, seed: u64, tokens: usize) -> Vec<TokenId> {
+    let mut random = Random::new(seed, u64::from(u32::MAX));
+    (0..tokens).map(|_| random.below(vocabulary) as TokenId).collect()
+}
+
 /// The sums of `1 + 1/2 + .. + 1/n`.
 struct Frequencies(Vec<f64>);
 

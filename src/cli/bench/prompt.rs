@@ -4,12 +4,12 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, bail, ensure};
 
+use crate::bench::Text;
 use crate::bench::prompt::{Arm, Case, CaseError, HEADER, Row, Task, Varied, measure, refused, row};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::machine::{MachineArgs, load_engine, make_plan};
 use crate::model::Model;
 use crate::plan::Plan;
-use crate::synth::Topics;
 use crate::topology::{ResidentCells, Topology, Wave};
 
 /// Arguments of `bench prompt`.
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let model = args.machine.open_model()?;
     let cases: Vec<&Case> = args.prompts.iter().chain(&args.follow_up).collect();
     let topology = base(args, &model, &cases)?;
-    let topics = Topics::of_model(model.gguf().metadata())?.unwrap_or_else(|| Topics::new(model.spec.vocab, 1));
+    let text = Text::of(&model)?;
     let cancel = interrupt.begin();
     let mut shown = Shown { json: args.json, rows: Vec::new(), refused: 0 };
     shown.line(HEADER)?;
@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let task = Task {
                 resident: &resident,
                 case,
-                tokens: &topics.text(args.seed, case.total()),
+                tokens: &text.tokens(args.seed, case.total()),
                 varied: args.vary.into(),
                 pairs: args.pairs as usize,
                 warm_up: args.warm_up as usize,
