@@ -10,6 +10,9 @@
 #define WIDE_THREADS ((READERS + 1) * 128)
 #define READER_ROWS 64
 #define BLOCK_ROWS (READERS * READER_ROWS)
+// Threads of a warp that arrive at a stage's barriers: a lane for its warp, or, where threads read what others wrote beside the products (the
+// scales), each for itself.
+#define ARRIVING (KV_KIND == 2 ? 32 : 1)
 // Registers of a thread that reads, and of one that brings.
 #define READER_REGISTERS 208
 #define BRINGER_REGISTERS 88
@@ -40,7 +43,7 @@ struct Bringer {
     __device__ __forceinline__ void publish(int n) const {
         publish_shared();
         __syncwarp();
-        if ((thread & 31) == 0) barrier_arrive(full + n % STAGES);
+        if ((thread & 31) < ARRIVING) barrier_arrive(full + n % STAGES);
     }
 
 #if KV_KIND == 1
@@ -160,8 +163,8 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
     if (tiles < 0) tiles = 0;
 
     if (thread < STAGES) {
-        barrier_begin(full + thread, 4);
-        barrier_begin(empty + thread, READERS * 4);
+        barrier_begin(full + thread, 4 * ARRIVING);
+        barrier_begin(empty + thread, READERS * 4 * ARRIVING);
     }
     __syncthreads();
 
@@ -299,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
         // This warp has read the n-th tile.
         auto release = [&](int n) {
             __syncwarp();
-            if (lane == 0) barrier_arrive(empty + n % STAGES);
+            if (lane < ARRIVING) barrier_arrive(empty + n % STAGES);
         };
 
         // Turn n of each reader, for the tiles from the second on; the first reader begins.

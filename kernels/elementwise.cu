@@ -102,21 +102,47 @@ extern "C" __global__ void store_kv(const float* k, const float* v, u8* cells, i
     }
 }
 
-// f32 rows to f16 rows padded with zeros to `stride`, each shrunk by a power of two that goes to `restore`. One warp a row.
-extern "C" __global__ void rows_to_halves(const float* x, int rows, int cols, int stride, u16* halves, float* restore) {
+// f32 rows to f16 rows padded with zeros to `stride`, each shrunk by a power of two that goes to `restore`. A block of 256 threads a row.
+#define HELD_FOURS 4
+extern "C" __global__ void __launch_bounds__(256) rows_to_halves(const float* x, int cols, int stride, u16* halves, float* restore) {
     follow();
-    int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (row >= rows) return;
-    const float* from = x + (u64)row * cols;
-    u32* to = (u32*)(halves + (u64)row * stride);
+    __shared__ float warp_largest[8];
+    u64 row = blockIdx.x;
+    const float* from = x + row * cols;
+    u16* to = halves + row * stride;
+    bool held = (cols & 3) == 0 && cols <= 4 * 256 * HELD_FOURS;
+    float4 four[HELD_FOURS];
     float largest = 0.0f;
-    for (int i = lane; i < cols; i += 32) largest = fmaxf(largest, fabsf(from[i]));
-    float shrink, back;
-    row_exponent(lanes_max(largest), shrink, back);
-    for (int i = lane; i < stride / 2; i += 32) {
-        float a = 2 * i < cols ? from[2 * i] * shrink : 0.0f;
-        float b = 2 * i + 1 < cols ? from[2 * i + 1] * shrink : 0.0f;
-        to[i] = half2_from(a, b);
+    if (held) {
+#pragma unroll
+        for (int k = 0; k < HELD_FOURS; k++) {
+            int i = 4 * (threadIdx.x + 256 * k);
+            four[k] = i < cols ? *(const float4*)(from + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            largest = fmaxf(largest, fmaxf(fmaxf(fabsf(four[k].x), fabsf(four[k].y)), fmaxf(fabsf(four[k].z), fabsf(four[k].w))));
+        }
+    } else {
+        for (int i = threadIdx.x; i < cols; i += 256) largest = fmaxf(largest, fabsf(from[i]));
     }
-    if (lane == 0) restore[row] = back;
+    largest = lanes_max(largest);
+    if ((threadIdx.x & 31) == 0) warp_largest[threadIdx.x >> 5] = largest;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < 8; w++) largest = fmaxf(largest, warp_largest[w]);
+    float shrink, back;
+    row_exponent(largest, shrink, back);
+    if (held) {
+#pragma unroll
+        for (int k = 0; k < HELD_FOURS; k++) {
+            int i = 4 * (threadIdx.x + 256 * k);
+            uint2 pairs = make_uint2(half2_from(four[k].x * shrink, four[k].y * shrink), half2_from(four[k].z * shrink, four[k].w * shrink));
+            if (i < stride) *(uint2*)(to + i) = pairs;
+        }
+    } else {
+        for (int i = 2 * threadIdx.x; i < stride; i += 512) {
+            float a = i < cols ? from[i] * shrink : 0.0f;
+            float b = i + 1 < cols ? from[i + 1] * shrink : 0.0f;
+            *(u32*)(to + i) = half2_from(a, b);
+        }
+    }
+    if (threadIdx.x == 0) restore[row] = back;
 }

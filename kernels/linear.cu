@@ -4,11 +4,19 @@
 template <class Q> struct Row { typedef u16 Type; };
 template <> struct Row<F32> { typedef float Type; };
 
-// Two blocks share one of Hopper's processors: one unpacks while the other multiplies. F32 weights have no tensor cores.
-#ifdef HAS_WIDE_PRODUCTS
-#define PRODUCT_BOUNDS __launch_bounds__(256, sizeof(Row<QUANT>::Type) == 2 ? 2 : 1)
+// F32 weights have no tensor cores: their tiles are smaller.
+#define JOINED(a, b) a##b
+#define IS(name, format) JOINED(name, format)
+#define FORMAT_F32 1
+#if IS(FORMAT_, QUANT)
+#define PRODUCT_BOUNDS __launch_bounds__(256, 1)
+#define TILES(kernel) kernel(16, 1) kernel(32, 1) kernel(64, 1)
+#elif defined(HAS_WIDE_PRODUCTS)
+#define PRODUCT_BOUNDS __launch_bounds__(WIDE_PRODUCT_THREADS, 1)
+#define TILES(kernel) kernel(64, 2) kernel(128, 2) kernel(256, 2)
 #else
 #define PRODUCT_BOUNDS __launch_bounds__(256, 1)
+#define TILES(kernel) kernel(32, 1) kernel(64, 2) kernel(128, 2)
 #endif
 
 #define MOST_PARTS 4
@@ -32,12 +40,6 @@ __device__ __forceinline__ const Part& part_of(const Parts& parts, int tile) {
     return parts.part[p];
 }
 
-__device__ __forceinline__ void finish(const Parts& parts, const Part& part, u64 row, int output, float sum) {
-    if (part.bias) sum += part.bias[output];
-    float* to = part.out + row * part.outputs + output;
-    *to = parts.add ? *to + sum : sum;
-}
-
 template <int ROWS, int DOWN>
 __device__ __forceinline__ void linear_prompt(const void* x, int stride, const float* restore, int rows, int cols, const Parts& parts) {
     follow();
@@ -45,10 +47,10 @@ __device__ __forceinline__ void linear_prompt(const void* x, int stride, const f
     const Part& part = part_of(parts, blockIdx.x);
     int first_row = blockIdx.y * ROWS;
     Product<QUANT, ROWS, DOWN>::run(
-        shared, (const Row<QUANT>::Type*)x, stride, [&](int i) { return first_row + i < rows ? first_row + i : -1; }, part.weight,
-        part.outputs, (blockIdx.x - part.first_tile) * TILE_OUTPUTS, cols, [&](int i, int output, float sum) {
-            int row = first_row + i;
-            if (row < rows) finish(parts, part, row, output, restore ? sum * restore[row] : sum);
+        shared, (const Row<QUANT>::Type*)x, stride, rows - first_row, [&](int i) { return first_row + i; }, part.weight, part.outputs,
+        (blockIdx.x - part.first_tile) * TILE_OUTPUTS, cols, [&](int i) {
+            u64 row = first_row + i;
+            return Target{part.out + row * part.outputs, restore ? restore[row] : 1.0f, part.bias, parts.add};
         });
 }
 
@@ -58,9 +60,7 @@ __device__ __forceinline__ void linear_prompt(const void* x, int stride, const f
                                                                             int rows, int cols, Parts parts) {               \
         linear_prompt<rows_, down_>(x, stride, restore, rows, cols, parts);                                                  \
     }
-LINEAR_PROMPT(32, 1)
-LINEAR_PROMPT(64, 2)
-LINEAR_PROMPT(128, 2)
+TILES(LINEAR_PROMPT)
 
 // Experts, first step: gate (and up) products of the tiles' rows, to f32 [entries][2][hidden]. blockIdx.x walks the outputs of gate and then
 // of up; blockIdx.y the tiles. `first_part` 1 is up alone.
@@ -77,10 +77,10 @@ __device__ __forceinline__ void experts_in(const void* x, int stride, const floa
     int part = first_part + blockIdx.x / across;
     const u8* weight = (const u8*)table.blob[place] + (part ? up_offset : gate_offset);
     Product<QUANT, ROWS, DOWN>::run(
-        shared, (const Row<QUANT>::Type*)x, stride, [&](int i) { return begin + i < end ? (int)(list[begin + i] / top_k) : -1; }, weight,
-        hidden, blockIdx.x % across * TILE_OUTPUTS, width, [&](int i, int output, float sum) {
+        shared, (const Row<QUANT>::Type*)x, stride, (int)(end - begin), [&](int i) { return (int)(list[begin + i] / top_k); }, weight,
+        hidden, blockIdx.x % across * TILE_OUTPUTS, width, [&](int i) {
             u32 p = begin + i;
-            if (p < end) products[((u64)p * 2 + part) * hidden + output] = restore ? sum * restore[list[p] / top_k] : sum;
+            return Target{products + ((u64)p * 2 + part) * hidden, restore ? restore[list[p] / top_k] : 1.0f, 0, 0};
         });
 }
 
@@ -92,9 +92,7 @@ __device__ __forceinline__ void experts_in(const void* x, int stride, const floa
         experts_in<rows_, down_>(x, stride, restore, groups, list, top_k, table, tiles, gate_offset, up_offset, first_part, hidden, \
                                  width, products);                                                                              \
     }
-EXPERTS_IN(32, 1)
-EXPERTS_IN(64, 2)
-EXPERTS_IN(128, 2)
+TILES(EXPERTS_IN)
 
 // Experts, second step: outputs first..first + count of down, to f32 [entry][count].
 template <int ROWS, int DOWN>
@@ -107,11 +105,10 @@ __device__ __forceinline__ void experts_out(const void* h, int stride, const flo
     int place = tiles[2 + 2 * blockIdx.y];
     u32 begin = tiles[3 + 2 * blockIdx.y], end = groups[table.id[place] + 1];
     Product<QUANT, ROWS, DOWN>::run(
-        shared, (const Row<QUANT>::Type*)h, stride, [&](int i) { return begin + i < end ? (int)(begin + i) : -1; },
-        (const u8*)table.blob[place] + down_offset, first + count, first + blockIdx.x * TILE_OUTPUTS, hidden,
-        [&](int i, int output, float sum) {
+        shared, (const Row<QUANT>::Type*)h, stride, (int)(end - begin), [&](int i) { return (int)(begin + i); },
+        (const u8*)table.blob[place] + down_offset, first + count, first + blockIdx.x * TILE_OUTPUTS, hidden, [&](int i) {
             u32 p = begin + i;
-            if (p < end) results[(u64)list[p] * count + output - first] = restore ? sum * restore[p] : sum;
+            return Target{results + (u64)list[p] * count - first, restore ? restore[p] : 1.0f, 0, 0};
         });
 }
 
@@ -122,6 +119,4 @@ __device__ __forceinline__ void experts_out(const void* h, int stride, const flo
                             float* results) {                                                                                \
         experts_out<rows_, down_>(h, stride, restore, groups, list, table, tiles, down_offset, hidden, first, count, results); \
     }
-EXPERTS_OUT(32, 1)
-EXPERTS_OUT(64, 2)
-EXPERTS_OUT(128, 2)
+TILES(EXPERTS_OUT)

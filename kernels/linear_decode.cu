@@ -16,7 +16,7 @@ __device__ __forceinline__ void linear_decode(const float* x, int rows, int cols
         if ((threadIdx.x & 31) == 0) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                if (r < rows) finish(parts, part, r, output, sum[r]);
+                if (r < rows) Target{part.out + (u64)r * part.outputs, 1.0f, part.bias, parts.add}.put(output, sum[r]);
             }
         }
     }

@@ -217,7 +217,7 @@ __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
         : "memory");
 }
 
-// All 256 threads of a block wait for each other, from whatever place in the code.
+// 256 threads of a larger block wait for each other.
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 // Named barriers of two times four warps: four wait, the other four only tell.

@@ -1,16 +1,14 @@
 // Choice of experts, the table of who goes where, and the sums over experts.
 
-// One warp a row: scores, the top_k best (ties to the lower id), their weights. scores: 0 softmax, 1 sigmoid. At most 1,024 experts.
-extern "C" __global__ void route(const float* logits, int rows, int experts, int top_k, int scores, int normalise, float scale,
-                                 u32* ids, float* weights) {
-    follow();
-    int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (row >= rows) return;
-    const float* from = logits + (u64)row * experts;
-    float score[32];
+// One warp a row: scores, the top_k best (ties to the lower id), their weights, of at most 32 EACH experts. scores: 0 softmax, 1 sigmoid.
+template <int EACH>
+__device__ __forceinline__ void route_row(const float* from, u64 row, int experts, int top_k, int scores, int normalise, float scale, u32* ids,
+                                          float* weights) {
+    int lane = threadIdx.x & 31;
+    float score[EACH];
     float largest = NEGATIVE_INFINITY;
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < EACH; i++) {
         int e = i * 32 + lane;
         score[i] = e < experts ? from[e] : NEGATIVE_INFINITY;
         largest = fmaxf(largest, score[i]);
@@ -19,17 +17,17 @@ extern "C" __global__ void route(const float* logits, int rows, int experts, int
         largest = lanes_max(largest);
         float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < EACH; i++) {
             bool there = i * 32 + lane < experts;
             score[i] = there ? expf(score[i] - largest) : NEGATIVE_INFINITY;
             if (there) sum += score[i];
         }
         sum = lanes_sum(sum);
 #pragma unroll
-        for (int i = 0; i < 32; i++) score[i] = score[i] / sum;
+        for (int i = 0; i < EACH; i++) score[i] = score[i] / sum;
     } else {
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < EACH; i++) {
             if (i * 32 + lane < experts) score[i] = 1.0f / (1.0f + expf(-score[i]));
         }
     }
@@ -38,7 +36,7 @@ extern "C" __global__ void route(const float* logits, int rows, int experts, int
         float best = NEGATIVE_INFINITY;
         int at = 1 << 20;
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < EACH; i++) {
             if (score[i] > best) {
                 best = score[i];
                 at = i * 32 + lane;
@@ -59,30 +57,63 @@ extern "C" __global__ void route(const float* logits, int rows, int experts, int
             best = largest - largest;
         }
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < EACH; i++) {
             if (at == i * 32 + lane) score[i] = NEGATIVE_INFINITY;
         }
         total += best;
         if (lane == k) mine = best;
-        if (lane == 0) ids[(u64)row * top_k + k] = (u32)at;
+        if (lane == 0) ids[row * top_k + k] = (u32)at;
     }
     if (lane < top_k) {
         if (normalise) mine = mine / fmaxf(total, 6.103515625e-5f);
-        weights[(u64)row * top_k + lane] = mine * scale;
+        weights[row * top_k + lane] = mine * scale;
     }
 }
 
-// Block e < experts lists the entries of expert e; the last block writes the set of experts that any entry names.
-extern "C" __global__ void group(const u32* ids, int entries, int experts, u32* groups, u64* routed) {
+// At most 1,024 experts.
+extern "C" __global__ void route(const float* logits, int rows, int experts, int top_k, int scores, int normalise, float scale,
+                                 u32* ids, float* weights) {
     follow();
-    __shared__ u32 warp_count[32];
+    u64 row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    if (row >= rows) return;
+    const float* from = logits + row * experts;
+    if (experts <= 128) route_row<4>(from, row, experts, top_k, scores, normalise, scale, ids, weights);
+    else if (experts <= 512) route_row<16>(from, row, experts, top_k, scores, normalise, scale, ids, weights);
+    else route_row<32>(from, row, experts, top_k, scores, normalise, scale, ids, weights);
+}
+
+// Adds the entries' experts, of 32 WORDS, to a set: each thread gathers its own first.
+template <int WORDS> __device__ __forceinline__ void add_to_set(const u32* ids, int entries, u32* set) {
+    u32 own[WORDS];
+#pragma unroll
+    for (int w = 0; w < WORDS; w++) own[w] = 0;
+    for (int i = threadIdx.x; i < entries; i += blockDim.x) {
+        u32 id = ids[i];
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) own[w] |= id >> 5 == w ? 1u << (id & 31) : 0u;
+    }
+#pragma unroll
+    for (int w = 0; w < WORDS; w++) {
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1) own[w] |= __shfl_xor_sync(ALL_LANES, own[w], step);
+        if ((threadIdx.x & 31) == 0 && own[w]) atomicOr(&set[w], own[w]);
+    }
+}
+
+// Block e < experts lists the entries of expert e, ascending; the last block writes the set of experts that any entry names. Each warp has a
+// stretch of the entries.
+extern "C" __global__ void __launch_bounds__(1024) group(const u32* ids, int entries, int experts, u32* groups, u64* routed) {
+    follow();
+    __shared__ u32 warp_below[32];
+    __shared__ u32 warp_mine[32];
     __shared__ u32 set[32];
     int warps = blockDim.x >> 5, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     u32 e = blockIdx.x;
     if (e == (u32)experts) {
         if (threadIdx.x < 32) set[threadIdx.x] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < entries; i += blockDim.x) atomicOr(&set[ids[i] >> 5], 1u << (ids[i] & 31));
+        if (experts <= 128) add_to_set<4>(ids, entries, set);
+        else add_to_set<32>(ids, entries, set);
         __syncthreads();
         if (routed && (int)threadIdx.x < (experts + 63) / 64) {
             routed[threadIdx.x] = (u64)set[2 * threadIdx.x] | (u64)set[2 * threadIdx.x + 1] << 32;
@@ -90,34 +121,39 @@ extern "C" __global__ void group(const u32* ids, int entries, int experts, u32* 
         }
         return;
     }
-    u32 below = 0;
-    for (int i = threadIdx.x; i < entries; i += blockDim.x) below += ids[i] < e;
+    int stretch = ((entries + warps - 1) / warps + 31) & ~31;
+    int begin = warp * stretch, end = begin + stretch < entries ? begin + stretch : entries;
+    u32 below = 0, mine = 0;
+#pragma unroll 4
+    for (int i = begin + lane; i < end; i += 32) {
+        u32 id = ids[i];
+        below += id < e;
+        mine += id == e;
+    }
 #pragma unroll
-    for (int step = 16; step > 0; step >>= 1) below += __shfl_xor_sync(ALL_LANES, below, step);
-    if (lane == 0) warp_count[warp] = below;
+    for (int step = 16; step > 0; step >>= 1) {
+        below += __shfl_xor_sync(ALL_LANES, below, step);
+        mine += __shfl_xor_sync(ALL_LANES, mine, step);
+    }
+    if (lane == 0) warp_below[warp] = below, warp_mine[warp] = mine;
     __syncthreads();
-    u32 offset = 0;
-    for (int w = 0; w < warps; w++) offset += warp_count[w];
-    __syncthreads();
+    u32 first = 0, before = 0;
+    for (int w = 0; w < warps; w++) {
+        first += warp_below[w];
+        if (w < warp) before += warp_mine[w];
+    }
     if (threadIdx.x == 0) {
-        groups[e] = offset;
+        groups[e] = first;
         if (e == (u32)experts - 1) groups[experts] = (u32)entries;
     }
-    u32* list = groups + experts + 1;
-    for (int start = 0; start < entries; start += blockDim.x) {
-        int i = start + threadIdx.x;
-        bool is = i < entries && ids[i] == e;
+    u32* list = groups + experts + 1 + first + before;
+#pragma unroll 4
+    for (int start = begin; start < end; start += 32) {
+        int i = start + lane;
+        bool is = i < end && ids[i] == e;
         u32 votes = __ballot_sync(ALL_LANES, is);
-        if (lane == 0) warp_count[warp] = __popc(votes);
-        __syncthreads();
-        u32 before = 0, all = 0;
-        for (int w = 0; w < warps; w++) {
-            if (w < warp) before += warp_count[w];
-            all += warp_count[w];
-        }
-        if (is) list[offset + before + __popc(votes & ((1u << lane) - 1))] = (u32)i;
-        offset += all;
-        __syncthreads();
+        if (is) list[__popc(votes & ((1u << lane) - 1))] = (u32)i;
+        list += __popc(votes);
     }
 }
 

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let begin = Instant::now();
         let built = compiler.build(arch, &Module::all(arch))?;
         let seconds = begin.elapsed().as_secs_f64();
-        let row = Row { arch, modules: built.iter().map(module_row).collect(), seconds };
+        let row = Row { arch, modules: built.iter().map(|built| module_row(built, arch)).collect(), seconds };
         if !args.json {
             print(&row, &cache)?;
         }
@@ -75,10 +75,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.json { super::print_json(&rows) } else { Ok(()) }
 }
 
-fn module_row(built: &Built) -> ModuleRow {
+fn module_row(built: &Built, arch: u32) -> ModuleRow {
     ModuleRow {
         module: built.module.to_string(),
-        kernels: built.module.kernels().len(),
+        kernels: built.module.kernels(arch).len(),
         bytes: built.cubin.len(),
         cached: built.cached,
     }

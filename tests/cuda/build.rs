@@ -33,12 +33,17 @@ fn check(built: &Built, arch: u32, wrong: &mut Vec<String>) -> usize {
     let name = built.module.to_string();
     assert!(built.cubin.starts_with(b"\x7fELF"), "{name} sm_{arch}");
     let spills = reported(&built.log, " bytes spill stores");
-    assert_eq!(spills.len(), built.module.kernels().len(), "{name} sm_{arch} reports each kernel once:\n{}", built.log);
+    assert_eq!(
+        spills.len(),
+        built.module.kernels(arch).len(),
+        "{name} sm_{arch} reports each kernel once:\n{}",
+        built.log
+    );
     // On Hopper two blocks share a processor at 128 registers a thread: what only the end of a product needs (addresses, biases) may wait on the
     // stack there, outside the loops.
     let allowed = if arch == 90 { 96 } else { 0 };
     for (kernel, bytes) in &spills {
-        assert!(built.module.kernels().contains(kernel), "{kernel} is not listed");
+        assert!(built.module.kernels(arch).contains(kernel), "{kernel} is not listed");
         if *bytes > allowed {
             wrong.push(format!("{name} sm_{arch}: {kernel} spills {bytes} bytes"));
         }

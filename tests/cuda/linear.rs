@@ -77,7 +77,7 @@ fn products_are_near_the_exact_ones_and_rows_do_not_know_each_other() {
                     let out = rig.poisoned(rows * outputs * 4);
                     let all = case.run(rig, 0..rows, Into::Store, phase, out);
                     worst[at] = worst[at].max(error(&all, &want));
-                    // Tiles of 32, 64 and 128 rows, launches of 1 and 8.
+                    // Tiles for few and many rows, launches of 1 and 8.
                     for part in [0..1, 3..8, 5..35, 20..84, 40..150] {
                         let out = rig.poisoned(part.len() * outputs * 4);
                         let alone = case.run(rig, part.clone(), Into::Store, phase, out);
@@ -130,6 +130,29 @@ fn parts_of_different_formats_go_together() {
             let off = error(&rig.read(&part.out), want);
             assert!(off < limit(part.weight.ty, phase), "{} {phase:?}: {off:.1e}", part.weight.ty);
         }
+    }
+}
+
+#[test]
+fn tiles_for_many_rows_make_the_same_bits() {
+    let Some(rig) = rig() else { return };
+    let mut random = Random::new(4);
+    // With these every processor of any card gets a tile of the largest size; the last one is not full.
+    let (outputs, rows) = (1_100, 256 * 33 + 70);
+    for ty in QuantType::ALL {
+        let cols = cols_of(ty)[0];
+        let x = rig.floats(&random.normals(rows * cols));
+        let weight = Weight { ty, rows: outputs, cols, at: rig.upload(&random.weights(ty, outputs, cols)) };
+        let case =
+            Case { x, rows, weight, bias: None, scratch: rig.poisoned(scratch::linear(CardKind::Cuda, rows, cols)) };
+        let all = case.run(rig, 0..rows, Into::Store, Phase::Prompt, rig.poisoned(rows * outputs * 4));
+        for part in [0..3, 60..190, 250..260, 4_000..4_500, rows - 80..rows] {
+            let out = rig.poisoned(part.len() * outputs * 4);
+            let alone = case.run(rig, part.clone(), Into::Store, Phase::Prompt, out);
+            assert_eq!(bits(&alone), bits(&all[part.start * outputs..part.end * outputs]), "{ty} {part:?}");
+        }
+        let empty = all.iter().filter(|v| v.is_nan()).count();
+        assert_eq!(empty, 0, "{ty}: outputs that nobody wrote");
     }
 }
 

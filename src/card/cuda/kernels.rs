@@ -83,9 +83,9 @@ impl Kernels {
             let module =
                 unsafe { result::module::load_data(built.cubin.as_ptr().cast()) }.map_err(while_doing(doing()))?;
             kernels.modules.push(module);
-            for name in built.module.kernels() {
+            for name in built.module.kernels(device.arch) {
                 let missing = |reason| CudaError::NoKernel { module: built.module.to_string(), kernel: name, reason };
-                let c_name = CString::new(*name).map_err(|e| missing(e.to_string()))?;
+                let c_name = CString::new(name).map_err(|e| missing(e.to_string()))?;
                 // SAFETY: the module was loaded above and lives as long as `kernels`.
                 let handle = unsafe { result::module::get_function(module, c_name) }.map_err(|e| missing(say(e)))?;
                 allow_shared(handle, device.shared).map_err(while_doing(doing()))?;
@@ -98,7 +98,7 @@ impl Kernels {
 
     /// Whether a module was loaded.
     pub(super) fn has(&self, module: Module) -> bool {
-        module.kernels().first().is_some_and(|kernel| self.functions.contains_key(&(module, kernel)))
+        self.functions.keys().any(|(loaded, _)| *loaded == module)
     }
 
     /// Queues a kernel.

@@ -19,6 +19,7 @@ mod nccl;
 mod nvrtc;
 mod page_lock;
 mod peer;
+mod product;
 mod trace;
 
 pub use card::{CudaCard, CudaSettings};

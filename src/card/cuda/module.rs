@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::product::{ProductBlock, ProductTile};
 use crate::ops::{ATTENTION_TILE, AttentionShape, KvType};
 use crate::quant::{QuantType, codebook};
 
@@ -17,6 +18,7 @@ const ATTENTION_WIDE: &str = include_str!("../../../kernels/attention_wide.cu");
 const ATTENTION_DECODE: &str = include_str!("../../../kernels/attention_decode.cu");
 const QUANT: &str = include_str!("../../../kernels/quant.cuh");
 const PRODUCT: &str = include_str!("../../../kernels/product.cuh");
+const PRODUCT_WIDE: &str = include_str!("../../../kernels/product_wide.cuh");
 const LINEAR: &str = include_str!("../../../kernels/linear.cu");
 const VECTOR: &str = include_str!("../../../kernels/vector.cuh");
 const LINEAR_DECODE: &str = include_str!("../../../kernels/linear_decode.cu");
@@ -88,7 +90,9 @@ impl Module {
             Self::AttentionTensor { head_dim, kv } => {
                 PromptBlock::of(head_dim, kv, arch).shared.max(decode_shared(head_dim))
             }
-            Self::Weights(ty) => product_shared(ty, 128, arch),
+            Self::Weights(ty) => {
+                ProductTile::of(ty, arch).map(|tile| ProductBlock::of(ty, tile, arch).shared).max().unwrap_or(0)
+            }
         }
     }
 
@@ -101,7 +105,8 @@ impl Module {
                 &[PLATFORM, COMMON, CELLS, TILE, ATTENTION_PROMPT, ATTENTION_WIDE, ATTENTION_DECODE]
             }
             Self::Weights(ty) => {
-                return [PLATFORM, &grid(ty), COMMON, QUANT, PRODUCT, LINEAR, VECTOR, LINEAR_DECODE].concat();
+                return [PLATFORM, &grid(ty), COMMON, QUANT, PRODUCT, PRODUCT_WIDE, LINEAR, VECTOR, LINEAR_DECODE]
+                    .concat();
             }
         };
         parts.concat()
@@ -122,9 +127,9 @@ impl Module {
         }
     }
 
-    /// Its kernels.
-    pub fn kernels(self) -> &'static [&'static str] {
-        match self {
+    /// Its kernels for an architecture.
+    pub fn kernels(self, arch: u32) -> Vec<&'static str> {
+        let all: &[&str] = match self {
             Self::Base => &[
                 "rms_norm",
                 "rms_norm_short",
@@ -140,61 +145,20 @@ impl Module {
             ],
             Self::Attention => &["attend_tiles", "merge_tiles", "attend_rows", "bring_cells"],
             Self::AttentionTensor { .. } => &["attend_prompt", "decode_tiles"],
-            Self::Weights(_) => &[
-                "linear_prompt_32",
-                "linear_prompt_64",
-                "linear_prompt_128",
-                "experts_in_32",
-                "experts_in_64",
-                "experts_in_128",
-                "experts_out_32",
-                "experts_out_64",
-                "experts_out_128",
-                "linear_decode_1",
-                "linear_decode_8",
-                "experts_decode_in",
-                "experts_decode_out",
-            ],
-        }
+            Self::Weights(_) => &["linear_decode_1", "linear_decode_8", "experts_decode_in", "experts_decode_out"],
+        };
+        let tiles = match self {
+            Self::Weights(ty) => Some(ProductTile::of(ty, arch)),
+            _ => None,
+        };
+        let products = tiles.into_iter().flatten();
+        let products = products.flat_map(|tile| [tile.linear(), tile.experts_in(), tile.experts_out()]);
+        all.iter().copied().chain(products).collect()
     }
 }
-
-/// Outputs of a prompt's tile.
-pub(super) const TILE_OUTPUTS: usize = 128;
 
 /// Query heads that a block of the general attention kernels takes.
 pub(super) const GROUP: usize = 8;
-
-/// Inputs of a step of the products.
-const STEP: usize = 64;
-
-/// Shared memory of a prompt's product in tiles of `rows`.
-pub(super) fn product_shared(ty: QuantType, rows: usize, arch: u32) -> usize {
-    if ty == QuantType::F32 {
-        return 32 * (rows + TILE_OUTPUTS + 8) * 4;
-    }
-    let weights = 2 * TILE_OUTPUTS * STEP * 2;
-    match arch {
-        // Hopper's products take 64 rows, whether all are used or not, and some unpack from shared memory.
-        90 => match raw_pitch(ty) {
-            0 => weights + 3 * rows.max(64) * STEP * 2,
-            pitch => weights + 2 * rows.max(64) * STEP * 2 + 2 * TILE_OUTPUTS * pitch,
-        },
-        75 => weights + 2 * rows * STEP * 2,
-        _ => weights + 3 * rows * STEP * 2,
-    }
-}
-
-/// Bytes from row to row of raw weights in shared memory (`Chunks` in `product.cuh`).
-fn raw_pitch(ty: QuantType) -> usize {
-    let chunk = match ty.block_len() {
-        1 => return 0,
-        32 => 128,
-        _ => 256,
-    };
-    let bytes = chunk / ty.block_len() * ty.block_bytes();
-    if ty.block_bytes().is_multiple_of(16) { 0 } else { (((bytes + 30) / 16) | 1) * 16 }
-}
 
 /// A block of a prompt's attention on tensor cores.
 pub(super) struct PromptBlock {

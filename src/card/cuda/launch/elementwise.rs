@@ -133,9 +133,9 @@ impl Launch<'_> {
         halves: u64,
         restore: u64,
     ) -> Result<(), String> {
-        let grid = Grid::row(rows.div_ceil(8), 256);
-        let (rows, cols, stride) = (int(rows), int(cols), int(stride));
-        // SAFETY: (const float*, int, int, int, u16*, float*).
-        unsafe { self.launch(Module::Base, "rows_to_halves", grid, arguments![x, rows, cols, stride, halves, restore]) }
+        let grid = Grid::row(rows, 256);
+        let (cols, stride) = (int(cols), int(stride));
+        // SAFETY: (const float*, int, int, u16*, float*).
+        unsafe { self.launch(Module::Base, "rows_to_halves", grid, arguments![x, cols, stride, halves, restore]) }
     }
 }

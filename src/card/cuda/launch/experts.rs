@@ -1,10 +1,11 @@
 //! The experts' FFN: of a prompt, grouped by expert in tiles of rows; of decode, entry by entry.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::{Module, TILE_OUTPUTS, product_shared};
+use super::super::module::Module;
+use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS};
 use super::Launch;
 use super::elementwise::activation_number;
-use super::linear::{TileRows, WARPS, restore_offset, stride, vector_bytes, weight_bytes};
+use super::linear::{WARPS, restore_offset, stride, vector_bytes, weight_bytes};
 use super::router::Routed;
 use super::table::{ExpertTable, Members, TABLE_EXPERTS};
 use crate::card::command::{BlobLayout, ExpertsInto, HeldExpert, Routing};
@@ -26,7 +27,7 @@ struct Prompt<'a> {
     layout: &'a BlobLayout,
     table: ExpertTable,
     tiles: u64,
-    size: TileRows,
+    size: ProductTile,
     /// Most tiles there can be.
     most: usize,
 }
@@ -97,7 +98,7 @@ impl Launch<'_> {
         };
 
         // Rows of an expert if all were alike; the experts' true numbers are known on the card only.
-        let size = TileRows::for_rows(entries / routing.experts, self.arch);
+        let size = ProductTile::for_each(entries / routing.experts, &layout.types, self.arch);
         for (table, listed) in tables.into_iter().zip(experts.chunks(TABLE_EXPERTS)) {
             let most = (entries / size.rows() + listed.len()).min(listed.len() * rows.div_ceil(size.rows()));
             let prompt = Prompt { routing, routed, layout, table, tiles, size, most };
@@ -138,11 +139,7 @@ impl Launch<'_> {
         products: u64,
     ) -> Result<(), String> {
         let BlobLayout { width, hidden, offsets: [gate, up, _], .. } = *of.layout;
-        let kernel = match of.size {
-            TileRows::R32 => "experts_in_32",
-            TileRows::R64 => "experts_in_64",
-            TileRows::R128 => "experts_in_128",
-        };
+        let kernel = of.size.experts_in();
         let grid = self.product_grid(of, ty, hidden.div_ceil(TILE_OUTPUTS) * parts);
         let Rows { at, restore, stride } = x;
         let Routed { groups, list, .. } = of.routed;
@@ -187,11 +184,7 @@ impl Launch<'_> {
 
     fn experts_out(&self, of: &Prompt<'_>, inner: Rows, [first, cols]: [usize; 2], results: u64) -> Result<(), String> {
         let BlobLayout { hidden, types: [_, _, ty], offsets: [_, _, down], .. } = *of.layout;
-        let kernel = match of.size {
-            TileRows::R32 => "experts_out_32",
-            TileRows::R64 => "experts_out_64",
-            TileRows::R128 => "experts_out_128",
-        };
+        let kernel = of.size.experts_out();
         let grid = self.product_grid(of, ty, cols.div_ceil(TILE_OUTPUTS));
         let Rows { at, restore, stride } = inner;
         let Routed { groups, list, .. } = of.routed;
@@ -209,11 +202,8 @@ impl Launch<'_> {
     }
 
     fn product_grid(&self, of: &Prompt<'_>, ty: QuantType, across: usize) -> Grid {
-        Grid {
-            blocks: (across as u32, of.most as u32, 1),
-            threads: 256,
-            shared: product_shared(ty, of.size.rows(), self.arch),
-        }
+        let ProductBlock { threads, shared } = ProductBlock::of(ty, of.size, self.arch);
+        Grid { blocks: (across as u32, of.most as u32, 1), threads, shared }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one command, taken apart")]

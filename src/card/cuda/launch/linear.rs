@@ -1,7 +1,8 @@
 //! Dense products.
 
 use super::super::kernels::{Grid, arguments, int};
-use super::super::module::{Module, TILE_OUTPUTS, product_shared};
+use super::super::module::Module;
+use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS};
 use super::Launch;
 use crate::card::Span;
 use crate::card::command::{Into, LinearPart, Phase};
@@ -32,33 +33,6 @@ struct Parts {
     part: [Part; MOST_PARTS],
     count: i32,
     add: i32,
-}
-
-/// Rows of a prompt's tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TileRows {
-    R32,
-    R64,
-    R128,
-}
-
-impl TileRows {
-    pub(super) fn rows(self) -> usize {
-        match self {
-            Self::R32 => 32,
-            Self::R64 => 64,
-            Self::R128 => 128,
-        }
-    }
-
-    /// The tile that fits so many rows; results do not depend on it. Hopper's products gain nothing from less than 64.
-    pub(super) fn for_rows(rows: usize, arch: u32) -> Self {
-        match rows {
-            0..=16 if arch != 90 => Self::R32,
-            0..=64 => Self::R64,
-            _ => Self::R128,
-        }
-    }
 }
 
 /// Columns of rows in f16: whole steps of the products.
@@ -155,21 +129,10 @@ impl Launch<'_> {
     ) -> Result<(), String> {
         let mut parts = *parts;
         let across = tile(&mut parts, TILE_OUTPUTS);
-        let mut size = TileRows::for_rows(rows, self.arch);
-        // Few blocks leave processors idle: smaller tiles make more of them.
-        if size == TileRows::R128 && across * rows.div_ceil(size.rows()) < self.processors {
-            size = TileRows::R64;
-        }
-        let kernel = match size {
-            TileRows::R32 => "linear_prompt_32",
-            TileRows::R64 => "linear_prompt_64",
-            TileRows::R128 => "linear_prompt_128",
-        };
-        let grid = Grid {
-            blocks: (across as u32, rows.div_ceil(size.rows()) as u32, 1),
-            threads: 256,
-            shared: product_shared(ty, size.rows(), self.arch),
-        };
+        let size = ProductTile::for_all(rows, across, ty, self.arch, self.processors);
+        let kernel = size.linear();
+        let ProductBlock { threads, shared } = ProductBlock::of(ty, size, self.arch);
+        let grid = Grid { blocks: (across as u32, rows.div_ceil(size.rows()) as u32, 1), threads, shared };
         let (stride, rows, cols) = (int(stride), int(rows), int(cols));
         // SAFETY: (const void*, int, const float*, int, int, Parts).
         unsafe { self.launch(Module::Weights(ty), kernel, grid, arguments![x, stride, restore, rows, cols, parts]) }
