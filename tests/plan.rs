@@ -216,6 +216,7 @@ fn auto_skips_unrouted_experts_in_waves_that_the_link_limits() {
         plan(&Request { spec: &spec, cards, host: host(Bytes(64 << 30)), settings }).unwrap()
     };
     let plan = with(&settings, None);
+    println!("{plan}");
     let upto = plan.prompt.routed_upto;
     assert!((4096..8192).contains(&upto), "{plan}");
     for words in [
@@ -229,6 +230,13 @@ fn auto_skips_unrouted_experts_in_waves_that_the_link_limits() {
         assert!(plan.to_string().contains(&words), "{words}\n{plan}");
     }
     assert_eq!(serde_json::to_value(&plan).unwrap()["prompt"]["routed_upto"], upto);
+
+    // It is the last wave that gains, whatever the first one is.
+    for (floor, wanted) in [(upto, upto), (upto + 1, 0)] {
+        let mut settings = settings.clone();
+        settings.prompt.floor = floor as u32;
+        assert_eq!(with(&settings, None).prompt.routed_upto, wanted, "from {floor} tokens on");
+    }
 
     // The slower a card computes, the sooner the link is no limit; a fast one waits for it in every wave.
     let slower = with(&settings, Some(100e12)).prompt.routed_upto;
