@@ -14,7 +14,7 @@ use aqueduct::model::{Model, ModelSpec};
 use aqueduct::ops::KvType;
 use aqueduct::plan::{CardBudget, Crossing, HandOffWay, HostBudget, HostShare, Plan, PlanError, Request, plan};
 use aqueduct::topology::{
-    self, ExpertPin, HandOff, LayerPin, Links, ResidentCells, RunSettings, Share, Switch, Topology,
+    self, ExpertPin, Flops, HandOff, LayerPin, Links, ResidentCells, RunSettings, Share, Switch, Topology, Wave,
 };
 use aqueduct::units::{Bytes, CardId, Rate};
 use proptest::prelude::*;
@@ -187,19 +187,85 @@ fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
     assert_eq!((settings.kv.prefetch, settings.prompt.routed_stream), (Switch::Auto, Switch::Auto), "the default");
     let noted = |plan: &Plan, words: &str| plan.notes.iter().any(|note| note.contains(words));
     let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
-    assert!(!plan.kv.prefetch && !plan.prompt.routed_stream);
+    assert!(!plan.kv.prefetch && plan.prompt.routed_upto == 0);
     assert!(!noted(&plan, "auto"), "nothing to decide, nothing to say: {:?}", plan.notes);
 
     settings.kv.resident_cells = ResidentCells::First(8192);
     let plan = try_plan(&spec, &[8 * GIB], &settings).unwrap();
-    assert!(plan.kv.prefetch && plan.prompt.routed_stream, "{:?}", plan.notes);
+    assert!(plan.kv.prefetch && plan.prompt.routed_upto >= plan.prompt.floor, "{:?}", plan.notes);
     assert!(noted(&plan, "kv.prefetch auto: on, it is predicted to save"), "{:?}", plan.notes);
-    assert!(noted(&plan, "routed_stream auto: on, it is predicted to save"), "{:?}", plan.notes);
+    assert!(noted(&plan, "routed_stream auto: on"), "{:?}", plan.notes);
 
     settings.kv.prefetch = Switch::On;
     settings.kv.resident_cells = ResidentCells::All;
     let plan = try_plan(&spec, &[80 * GIB], &settings).unwrap();
     assert!(!plan.kv.prefetch && noted(&plan, "kv.prefetch is on, but every cell lives on a card"));
+}
+
+/// An H200 that keeps 128 of 6,144 experts, where 2,048 and 4,096 tokens a wave were measured to gain by skipping and 8,192 to lose.
+#[test]
+fn auto_skips_unrouted_experts_in_waves_that_the_link_limits() {
+    let spec = spec(QWEN3_30B);
+    let mut settings = RunSettings { context: 33_024, ..RunSettings::default() };
+    settings.prompt.floor = 256;
+    settings.prompt.wave = Wave::Tokens(8192);
+    settings.pins.experts = vec![ExpertPin { card: CardId(0), slots: 256 }];
+    let with = |settings: &RunSettings, compute: Option<f64>| {
+        let mut cards = cards(&[60 * GIB]);
+        (cards[0].link, cards[0].rate, cards[0].compute) = (Rate(52e9), Rate(4800e9), compute.map(Flops));
+        plan(&Request { spec: &spec, cards, host: host(Bytes(64 << 30)), settings }).unwrap()
+    };
+    let plan = with(&settings, None);
+    println!("{plan}");
+    let upto = plan.prompt.routed_upto;
+    assert!((4096..8192).contains(&upto), "{plan}");
+    for words in [
+        format!(
+            "experts streamed from 256 tokens on, 16 copies ahead, unrouted ones skipped in waves of up to {upto}; below"
+        ),
+        format!(
+            "prompt.routed_stream auto: on for waves of up to {upto} tokens; it is predicted to save 37% of a prompt of 256 tokens"
+        ),
+    ] {
+        assert!(plan.to_string().contains(&words), "{words}\n{plan}");
+    }
+    assert_eq!(serde_json::to_value(&plan).unwrap()["prompt"]["routed_upto"], upto);
+
+    // It is the last wave that gains, whatever the first one is.
+    for (floor, wanted) in [(upto, upto), (upto + 1, 0)] {
+        let mut settings = settings.clone();
+        settings.prompt.floor = floor as u32;
+        assert_eq!(with(&settings, None).prompt.routed_upto, wanted, "from {floor} tokens on");
+    }
+
+    // The slower a card computes, the sooner the link is no limit; a fast one waits for it in every wave.
+    let slower = with(&settings, Some(100e12)).prompt.routed_upto;
+    assert!((256..upto).contains(&slower), "{slower}");
+    let never = with(&settings, Some(4e12));
+    assert_eq!(never.prompt.routed_upto, 0);
+    let text = never.to_string();
+    assert!(text.contains("auto: off, it is predicted to save 0% of a prompt of 256 tokens"), "{text}");
+    assert!(text.contains("experts streamed from 256 tokens on, below it"), "{text}");
+    let always = with(&settings, Some(989e12));
+    assert_eq!(always.prompt.routed_upto, always.wave);
+    let text = always.to_string();
+    assert!(text.contains("auto: on, it is predicted to save") && text.contains("ones skipped; below"), "{text}");
+
+    // What is asked for is no prediction.
+    settings.prompt.routed_stream = Switch::On;
+    let on = with(&settings, Some(4e12));
+    assert_eq!((on.prompt.routed_upto, on.notes.is_empty()), (on.wave, true), "{on}");
+    settings.prompt.floor = 8193;
+    let text = with(&settings, None).to_string();
+    assert!(text.contains("routed_stream is on, but waves of at most 8192 tokens stay below prompt.floor"), "{text}");
+    settings.prompt.routed_stream = Switch::Auto;
+    let below = with(&settings, None);
+    assert_eq!((below.prompt.routed_upto, below.notes.is_empty()), (0, true), "{below}");
+    settings.prompt.routed_stream = Switch::Off;
+    settings.prompt.floor = 0;
+    let off = with(&settings, None);
+    assert_eq!((off.prompt.routed_upto, off.notes.is_empty()), (0, true), "{off}");
+    assert!(off.to_string().contains("experts streamed from 0 tokens on, below it"), "{off}");
 }
 
 #[test]

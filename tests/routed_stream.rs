@@ -5,6 +5,7 @@ mod support;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct::engine::experts::gate::{Decision, Gate, Published};
@@ -183,15 +184,53 @@ fn check(model: &Arc<Model>, way: &Way, seen: &mut Seen) -> Result<(), TestCaseE
     Ok(())
 }
 
-#[test]
-fn an_independent_replay_finds_the_same_skips() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("many-experts.gguf");
+/// A small model with more experts than its ring has slots.
+fn many_experts(folder: &Path) -> Arc<Model> {
+    let path = folder.join("many-experts.gguf");
     let sizes =
         Overrides { layers: Some(5), experts: Some(24), experts_used: Some(2), ff: Some(32), ..Overrides::default() };
     let shape = Shape::named("tiny-qwen3moe").unwrap().with(&sizes).unwrap();
     write_model(&shape, &path, &mut |_, _| ControlFlow::Continue(())).unwrap();
-    let model = Arc::new(Model::open(path).unwrap());
+    Arc::new(Model::open(path).unwrap())
+}
+
+#[test]
+fn a_prompt_of_longer_waves_than_the_plan_says_copies_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = many_experts(folder.path());
+    let way = Way { cards: 1, room: 300, wave: 12, ring: 6, depth: 4, tokens: 0 };
+    let settings = settings(&way);
+    let room = model.spec.expert_bytes().0 * u64::from(way.room) / 1000;
+    let memory = [Bytes(least_of_each(&model, way.cards, &settings).0 + room)];
+    let mut never = plan_for(&model, &memory, &settings).unwrap();
+    never.prompt.routed_upto = 0;
+    let mut some = never.clone();
+    some.prompt.routed_upto = 8;
+    let rig = rig(&memory, 1);
+    let mut engine = Engine::load(Arc::clone(&model), never.clone(), &rig.rig, &|_| {}).unwrap();
+    // Of 17 tokens one wave has nine and one eight; of 18, both have nine.
+    for (length, acts) in [(1, true), (8, true), (9, false), (12, false), (16, true), (17, true), (18, false)] {
+        let tokens: Vec<u32> = (0..length).map(|i| (i * 37 + 5) % 500).collect();
+        let mut read = |plan: &Plan| {
+            engine.read_prompts_by(plan).unwrap();
+            let skipped = engine.counts()[0].skipped;
+            let mut sequence = engine.sequence().unwrap();
+            let logits = engine.prompt(&mut sequence, &tokens, &Cancel::new()).unwrap();
+            let bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
+            (bits, !engine.publications()[0].is_empty(), engine.counts()[0].skipped - skipped)
+        };
+        let (wanted, gated, skipped) = read(&never);
+        assert_eq!((gated, skipped), (false, 0), "{length} tokens, never");
+        let (bits, gated, skipped) = read(&some);
+        assert_eq!((gated, skipped > 0), (acts, acts), "{length} tokens, waves of up to 8");
+        assert!(bits == wanted, "{length} tokens: skipping changed the logits");
+    }
+}
+
+#[test]
+fn an_independent_replay_finds_the_same_skips() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = many_experts(folder.path());
     let mut runner = runner(CASES);
     let seen = RefCell::new(Seen::default());
     let watchdog = Watchdog::start();

@@ -32,7 +32,7 @@ pub(super) struct Wave {
     pub number: usize,
     /// Waves of the prompt.
     pub of: usize,
-    /// Tokens of the prompt's shortest wave: what the floor is compared with.
+    /// Tokens of the prompt's shortest wave: what the floor and the routed stream's bound are compared with. Others have at most one more.
     pub shortest: usize,
     /// Position after the prompt's last token.
     pub end: usize,
@@ -119,7 +119,7 @@ impl Stage {
             _ => return Ok(()),
         };
         let first = self.layers.first().map_or(0, |layer| layer.index);
-        let depth = self.prompt.routed_stream.then_some(self.prompt.depth);
+        let depth = (wave.shortest <= self.prompt.routed_upto).then_some(self.prompt.depth);
         let Self { card, arena, counters, latest_gate, watcher, pool: Some(pool), .. } = self else { return Ok(()) };
         self.ring = Some(if wave.shortest >= self.prompt.floor {
             let parts = RingParts { card, arena, counters, latest_gate, watcher };

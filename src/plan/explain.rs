@@ -151,13 +151,13 @@ impl Plan {
         let floor = self.prompt.floor;
         let below =
             if self.prompt.host_pool { "the host pool computes what no card holds" } else { "only routed ones" };
-        if self.prompt.routed_stream {
-            let depth = self.prompt.depth;
-            format!(
-                "experts streamed from {floor} tokens on, {depth} copies ahead, unrouted ones skipped; below it {below}"
-            )
-        } else {
-            format!("experts streamed from {floor} tokens on, below it {below}")
+        let (depth, upto) = (self.prompt.depth, self.prompt.routed_upto);
+        if upto < floor.max(1) {
+            return format!("experts streamed from {floor} tokens on, below it {below}");
         }
+        let waves = if upto < self.wave { format!(" in waves of up to {upto}") } else { String::new() };
+        format!(
+            "experts streamed from {floor} tokens on, {depth} copies ahead, unrouted ones skipped{waves}; below it {below}"
+        )
     }
 }

@@ -45,7 +45,7 @@ pub struct CardBudget {
     pub link: Rate,
     /// Rate at which it reads its own memory.
     pub rate: Rate,
-    /// Operations a second of its matrix products, where they are known.
+    /// Operations a second that prompts reach on it, where that is known.
     pub compute: Option<Flops>,
     /// What hidden states can have from the card before it.
     pub crossing: Crossing,
@@ -142,8 +142,8 @@ pub struct HostPlan {
 /// How prompts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PromptPlan {
-    /// Whether the stream skips experts that no token routes to.
-    pub routed_stream: bool,
+    /// Tokens of a wave up to which the stream skips experts that no token routes to: 0 never, [`Plan::wave`] always.
+    pub routed_upto: usize,
     /// Copies kept queued ahead of the link.
     pub depth: usize,
     /// Tokens of a wave from which on experts stream ahead of the router.
@@ -199,7 +199,7 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, PlanError> {
         attention_rows: memory::attention_rows(&request.cards, &kv, wave),
         row_block: memory::row_block(&request.cards, wave),
         prompt: PromptPlan {
-            routed_stream: routed_stream.on,
+            routed_upto: routed_stream.upto,
             depth: settings.prompt.depth as usize,
             floor: settings.prompt.floor as usize,
             host_pool: settings.prompt.host_pool,

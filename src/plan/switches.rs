@@ -12,9 +12,15 @@ use crate::topology::Switch;
 /// Least predicted gain for which `auto` turns a switch on.
 const WORTH: f64 = 0.01;
 
-/// Whether a switch is on, and why where the planner decided or where it cannot act.
-pub(super) struct Decision {
+/// Whether streamed cells are copied ahead, and why where the planner decided or where it cannot act.
+pub(super) struct Prefetch {
     pub on: bool,
+    pub note: Option<String>,
+}
+
+/// Up to which wave, in tokens, the stream skips unrouted experts, and why where the planner decided or where it cannot act.
+pub(super) struct RoutedStream {
+    pub upto: usize,
     pub note: Option<String>,
 }
 
@@ -30,43 +36,18 @@ struct Seconds {
 }
 
 /// Whether the next layer's streamed cells are copied ahead, for a full context read in waves of `wave` tokens.
-pub(super) fn prefetch(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], wave: usize) -> Decision {
+pub(super) fn prefetch(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], wave: usize) -> Prefetch {
     let wanted = request.settings.kv.prefetch;
     if !kv.streams() {
-        return idle(wanted, "kv.prefetch is on, but every cell lives on a card: nothing is copied ahead");
+        let on = wanted == Switch::On;
+        let why = "kv.prefetch is on, but every cell lives on a card: nothing is copied ahead";
+        return Prefetch { on, note: on.then(|| why.to_owned()) };
     }
     let prefix = request.settings.context as usize;
     let all = seconds(request, kv, stages, wave.min(prefix), prefix);
     let off: f64 = all.iter().map(|at| at.cells + at.compute.max(at.experts)).sum();
     let on: f64 = all.iter().map(|at| at.compute.max(at.experts + at.cells)).sum();
-    decide(wanted, "kv.prefetch", gain(off, on), "with a full context")
-}
-
-/// Whether the stream skips experts that no token routes to, for the shortest prompt that streams.
-pub(super) fn routed_stream(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], wave: usize) -> Decision {
-    let wanted = request.settings.prompt.routed_stream;
-    if stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|experts| experts.ring == 0)) {
-        return idle(wanted, "prompt.routed_stream is on, but every expert lives on a card: nothing is streamed");
-    }
-    let tokens = (request.settings.prompt.floor as usize).clamp(1, wave.max(1));
-    let all = seconds(request, kv, stages, tokens, 0);
-    let off: f64 = all.iter().map(|at| at.compute.max(at.experts)).sum();
-    let skipped = untouched(request, tokens);
-    let on: f64 = all.iter().map(|at| at.compute.max(at.experts * (1.0 - skipped))).sum();
-    decide(wanted, "prompt.routed_stream", gain(off, on), &format!("at {tokens} tokens"))
-}
-
-/// A switch that has nothing to act on: worth a word only where it was asked for.
-fn idle(wanted: Switch, why: &str) -> Decision {
-    let on = wanted == Switch::On;
-    Decision { on, note: on.then(|| why.to_owned()) }
-}
-
-fn gain(off: f64, on: f64) -> f64 {
-    if off > 0.0 { (off - on) / off } else { 0.0 }
-}
-
-fn decide(wanted: Switch, what: &str, gain: f64, when: &str) -> Decision {
+    let gain = gain(off, on);
     let on = match wanted {
         Switch::Off => false,
         Switch::On => true,
@@ -74,9 +55,63 @@ fn decide(wanted: Switch, what: &str, gain: f64, when: &str) -> Decision {
     };
     let note = (wanted == Switch::Auto).then(|| {
         let state = if on { "on" } else { "off" };
-        format!("{what} auto: {state}, it is predicted to save {:.0}% of the prompt's time {when}", gain * 100.0)
+        let percent = gain * 100.0;
+        format!(
+            "kv.prefetch auto: {state}, it is predicted to save {percent:.0}% of the prompt's time with a full context"
+        )
     });
-    Decision { on, note }
+    Prefetch { on, note }
+}
+
+/// Up to which wave the stream skips experts that no token routes to. A longer wave routes to more of them, and leaves the link more time: so
+/// what is gained never grows with it, and the last wave that gains is found by halving.
+pub(super) fn routed_stream(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], wave: usize) -> RoutedStream {
+    let floor = (request.settings.prompt.floor as usize).max(1);
+    let idle = if stages.iter().all(|stage| stage.experts.as_ref().is_none_or(|experts| experts.ring == 0)) {
+        Some("every expert lives on a card: nothing is streamed".to_owned())
+    } else if floor > wave {
+        Some(format!("waves of at most {wave} tokens stay below prompt.floor: nothing is copied ahead of a router"))
+    } else {
+        None
+    };
+    match (request.settings.prompt.routed_stream, idle) {
+        (Switch::On, idle) => {
+            RoutedStream { upto: wave, note: idle.map(|why| format!("prompt.routed_stream is on, but {why}")) }
+        }
+        (Switch::Off, _) | (Switch::Auto, Some(_)) => RoutedStream { upto: 0, note: None },
+        (Switch::Auto, None) => {
+            let gain = |tokens| skipping(request, kv, stages, tokens);
+            let (mut gains, mut not) = (floor - 1, wave + 1);
+            while not - gains > 1 {
+                let middle = gains.midpoint(not);
+                if gain(middle) > WORTH {
+                    gains = middle;
+                } else {
+                    not = middle;
+                }
+            }
+            let (upto, state) = match gains {
+                some if some < floor => (0, "off,".to_owned()),
+                all if all == wave => (all, "on,".to_owned()),
+                some => (some, format!("on for waves of up to {some} tokens;")),
+            };
+            let saves = format!("it is predicted to save {:.0}% of a prompt of {floor} tokens", gain(floor) * 100.0);
+            RoutedStream { upto, note: Some(format!("prompt.routed_stream auto: {state} {saves}")) }
+        }
+    }
+}
+
+/// The share of a first wave's time that is gained by skipping unrouted experts.
+fn skipping(request: &Request<'_>, kv: &KvPlan, stages: &[StagePlan], tokens: usize) -> f64 {
+    let all = seconds(request, kv, stages, tokens, 0);
+    let routed = 1.0 - untouched(request, tokens);
+    let off: f64 = all.iter().map(|at| at.compute.max(at.experts)).sum();
+    let on: f64 = all.iter().map(|at| at.compute.max(at.experts * routed)).sum();
+    gain(off, on)
+}
+
+fn gain(off: f64, on: f64) -> f64 {
+    if off > 0.0 { (off - on) / off } else { 0.0 }
 }
 
 /// What each stage spends on `tokens` tokens after `prefix` cells.
@@ -112,10 +147,12 @@ fn operations(layer: &LayerSpec, tokens: usize, prefix: usize) -> f64 {
     2.0 * tokens as f64 * ((weights + experts) as f64 + attention)
 }
 
-/// What a card of unknown speed does in a prompt while it could read a byte of its memory: consumer GPUs from RTX 20 to 50 have 75 to 150 tensor operations.
+/// What a card of unknown speed does in a prompt while it could read a byte of its memory. 45 are what an H200 of 4,800 GB/s reaches over all that
+/// a prompt is: [`operations`] counts 71 T for 8,192 tokens of Qwen3-30B-A3B, which take 0.33 s. That is far below what GPUs multiply at
+/// their peak (16-bit products with 32-bit sums: 206 a byte there, 70 to 165 on RTX 30 to 50), and should be: a prompt is no single large product.
 fn operations_a_byte(kind: CardKind) -> f64 {
     match kind {
-        CardKind::Cuda => 100.0,
+        CardKind::Cuda => 45.0,
         CardKind::Virtual => 8.0,
     }
 }

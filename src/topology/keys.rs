@@ -84,7 +84,11 @@ pub(super) static CARD: Section = Section {
         key("memory", "bytes, such as 20 GiB", "memory that may be used, the reserve included"),
         key("reserve", "bytes, such as 600 MiB", "memory left to the driver and to other programs"),
         key("rate", "a rate, such as 760 GB/s", "read rate of the card's memory"),
-        key("compute", "such as 59.5 TFLOP/s", "16-bit matrix products a second, for predictions"),
+        key(
+            "compute",
+            "such as 59.5 TFLOP/s",
+            "operations a second that prompts reach, for predictions; without it, 45 a byte of rate",
+        ),
         key("numa", "a node's number", "the host's memory node that the card hangs on"),
     ],
 };

@@ -91,7 +91,7 @@ pub struct CardSpec {
     pub reserve: Bytes,
     /// Read rate of its memory, where declared.
     pub rate: Option<Rate>,
-    /// 16-bit matrix operations a second, where declared.
+    /// Operations a second that prompts reach on it, where declared.
     pub compute: Option<Flops>,
     /// What its way to the host carries while nothing else is copied.
     pub link: LinkRates,

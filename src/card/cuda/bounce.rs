@@ -6,11 +6,12 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::device::Context;
+use super::fill::Fillers;
 
 /// Bytes of a buffer: large enough for the link's full rate.
 const BYTES: usize = 4 << 20;
 
-/// While the thread that queues a copy fills one, the link empties the others.
+/// While the thread that queues a copy and its helpers fill one, the link empties the others.
 const BUFFERS: usize = 4;
 
 /// A card's buffers, used in turn by all its streams.
@@ -18,6 +19,7 @@ pub(super) struct Bounce {
     context: Arc<Context>,
     buffers: Vec<Buffer>,
     next: usize,
+    fillers: Fillers,
 }
 
 struct Buffer {
@@ -32,12 +34,18 @@ unsafe impl Send for Bounce {}
 impl Bounce {
     /// Takes the buffers; the context is current.
     pub(super) fn take(context: &Arc<Context>) -> Result<Self, DriverError> {
-        let mut all = Self { context: Arc::clone(context), buffers: Vec::with_capacity(BUFFERS), next: 0 };
+        let buffers = Vec::with_capacity(BUFFERS);
+        let mut all = Self { context: Arc::clone(context), buffers, next: 0, fillers: Fillers::of_host() };
         for _ in 0..BUFFERS {
             let emptied = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
             // SAFETY: the memory is freed once, in `drop`.
             match unsafe { result::malloc_host(BYTES, sys::CU_MEMHOSTALLOC_PORTABLE) } {
-                Ok(start) => all.buffers.push(Buffer { start: start.cast(), emptied }),
+                Ok(start) => {
+                    let start = start.cast::<u8>();
+                    // SAFETY: `BYTES` were taken just now. They are written so that a slice of them may be made.
+                    unsafe { start.write_bytes(0, BYTES) };
+                    all.buffers.push(Buffer { start, emptied });
+                }
                 Err(error) => {
                     // SAFETY: created above, in no list.
                     let _ = unsafe { result::event::destroy(emptied) };
@@ -56,11 +64,14 @@ impl Bounce {
         for (piece, offset) in from.chunks(BYTES).zip((0..).step_by(BYTES)) {
             let none = DriverError(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED);
             let buffer = self.buffers.get(self.next).ok_or(none)?;
-            // SAFETY: the event and the buffer live until `drop`, the buffer holds `BYTES`, and its last copy has ended. The stream belongs to
-            // the current context; the caller vouches for the target.
+            // SAFETY: the event lives until `drop`.
+            unsafe { result::event::synchronize(buffer.emptied) }?;
+            // SAFETY: the buffer lives until `drop` and holds `BYTES`, all of them written once, of which a piece has at most as many. Its last copy
+            // has ended, and `&mut self` says that nobody else fills it.
+            let room = unsafe { std::slice::from_raw_parts_mut(buffer.start, piece.len()) };
+            self.fillers.fill(piece, room);
+            // SAFETY: event and buffer as above; the stream belongs to the current context; the caller vouches for the target.
             unsafe {
-                result::event::synchronize(buffer.emptied)?;
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), buffer.start, piece.len());
                 sys::cuMemcpyHtoDAsync_v2(to + offset, buffer.start.cast(), piece.len(), stream).result()?;
                 result::event::record(buffer.emptied, stream)?;
             }

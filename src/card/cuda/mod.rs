@@ -11,6 +11,7 @@ mod compile;
 mod device;
 mod error;
 mod fault;
+mod fill;
 mod kernels;
 mod launch;
 mod mark;
