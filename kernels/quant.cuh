@@ -16,8 +16,8 @@ __device__ __forceinline__ u32 bytes4(const u8* p) { return *(const u32*)p; }
 
 // n words at any address.
 template <int n> __device__ __forceinline__ void load_words(u32* to, const u8* p) {
-    const u32* base = (const u32*)((u64)p & ~3ull);
-    u32 shift = ((u32)(u64)p & 3u) * 8;
+    u32 past = (u32)(u64)p & 3u, shift = past * 8;
+    const u32* base = (const u32*)(p - past);
     u32 word = base[0];
 #pragma unroll
     for (int i = 0; i < n; i++) {

@@ -63,7 +63,7 @@ pub(super) fn expert_products(entries: usize, hidden: usize) -> usize {
     (entries * (2 * hidden).max(128) * 4).next_multiple_of(PART)
 }
 
-/// Bytes for the table of row tiles of a launch.
+/// Bytes for the table of row tiles of a launch: tiles have at least 16 rows, but for the last of each expert.
 pub(super) fn expert_tiles(entries: usize) -> usize {
-    (entries / 32 + 1024 + 2) * 8 + PART
+    (entries / 16 + 1024 + 2) * 8 + PART
 }

@@ -83,7 +83,12 @@ impl Stage {
                 let part = Part { slot: wave.slot, rows: rows.clone(), first: wave.first + rows.start };
                 self.attend(Phase::Prompt, place, layer, hidden, &rows, &[part])?;
             }
-            for rows in blocks(wave.rows, self.row_block) {
+            // A router's logits are few: their product takes the wave at once. A dense FFN's hidden units are kept for a block of rows.
+            let block = match layer.ffn {
+                LayerFfn::Dense { .. } => self.row_block,
+                LayerFfn::Experts { .. } => wave.rows,
+            };
+            for rows in blocks(wave.rows, block) {
                 self.feed_forward(Phase::Prompt, layer, hidden, &rows)?;
             }
             if let LayerFfn::Experts { .. } = &layer.ffn {
