@@ -125,19 +125,19 @@ struct Target {
 #define ROW_STAGES 2
 #endif
 
-template <class Q, int ROWS, int DOWN> struct Product;
+template <class Q, int ROWS> struct Product;
 
 #ifndef HAS_WIDE_PRODUCTS
-// ROWS rows in a grid of DOWN x (8 / DOWN) warps.
-template <class Q, int ROWS, int DOWN> struct Product {
+// ROWS rows in a grid of DOWN x ACROSS warps.
+template <class Q, int ROWS> struct Product {
     enum {
+        DOWN = ROWS < 64 ? 1 : 2,
         ACROSS = 8 / DOWN,
         WARP_ROWS = ROWS / DOWN,
         WARP_OUTPUTS = TILE_OUTPUTS / ACROSS,
         HIGH = WARP_ROWS / 16,
         WIDE = WARP_OUTPUTS / 8,
-        CHUNKS = ROWS * 8 / 256 > 0 ? ROWS * 8 / 256 : 1,
-        SHARED = (2 * TILE_OUTPUTS + ROW_STAGES * ROWS) * STEP * 2,
+        CHUNKS = ROWS / 32,
     };
 
     // `row_of(i)` is the row of x that row i of the tile takes, `target(i)` where its sums go, for the first `count` of ROWS.
@@ -155,7 +155,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             int at = (thread >> 3) + 32 * i;
-            there[i] = at < ROWS && at < count;
+            there[i] = at < count;
             from[i] = x + (u64)(there[i] ? row_of(at) : 0) * stride + 8 * chunk;
         }
         auto copy_rows = [&](int step) {
@@ -163,7 +163,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
                 int at = (thread >> 3) + 32 * i;
-                if (at < ROWS) copy_async(swizzled(stage, at, chunk), from[i] + step * STEP, there[i]);
+                copy_async(swizzled(stage, at, chunk), from[i] + step * STEP, there[i]);
             }
             copy_commit();
         };
@@ -248,7 +248,7 @@ template <class Q, int ROWS, int DOWN> struct Product {
 
 // F32 weights and rows: 256 threads in two times four warps, each ROWS / 2 rows by 32 outputs. A thread takes every fourth of the warp's rows and
 // every eighth of its outputs, four inputs at a time.
-template <int ROWS, int DOWN> struct Product<F32, ROWS, DOWN> {
+template <int ROWS> struct Product<F32, ROWS> {
     // Padding by 16 bytes puts neighbouring rows into different banks.
     enum { DEPTH = 32, PITCH = DEPTH + 4, EACH = ROWS / 8, HELD = ROWS + TILE_OUTPUTS, STAGES = ROW_STAGES };
 

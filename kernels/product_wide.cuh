@@ -212,7 +212,7 @@ __device__ __forceinline__ void multiply_steps(u64* full, u64* empty, int steps,
         }
 }
 
-template <class Q, int ROWS, int DOWN> struct Product {
+template <class Q, int ROWS> struct Product {
     typedef Stages<Q, ROWS> S;
 
     template <class RowOf, class ToTarget>
