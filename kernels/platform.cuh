@@ -226,10 +226,10 @@ __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
         : "memory");
 }
 
-// 256 threads of a larger block wait for each other.
+// 256 threads of a larger block wait for each other, at named barrier 1.
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
-// Named barriers of two times four warps: four wait, the other four only tell.
+// Named barriers of two times four warps: four wait, the other four only tell. (A kernel that uses barrier 1 so has no `meet`.)
 __device__ __forceinline__ void turn_wait(int which) { asm volatile("bar.sync %0, 256;" ::"r"(which) : "memory"); }
 
 __device__ __forceinline__ void turn_give(int which) { asm volatile("bar.arrive %0, 256;" ::"r"(which) : "memory"); }

@@ -1,5 +1,5 @@
-// Products of a prompt: a tile of rows times 128 outputs. Tensor cores in f16 with f32 sums, weights unpacked in shared memory; F32
-// weights are multiplied in f32. Whatever the tile, an output is one chain of sums over ascending steps of 16 inputs.
+// Products of a prompt: a tile of rows times 128 outputs. Tensor cores in f16 with f32 sums, weights unpacked in shared memory (on Hopper by
+// `product_wide.cuh`); F32 weights are multiplied in f32. Whatever the tile, an output is one chain of sums over ascending steps of 16 inputs.
 
 #define TILE_OUTPUTS 128
 #define STEP 64
@@ -140,7 +140,7 @@ template <class Q, int ROWS> struct Product {
         CHUNKS = ROWS / 32,
     };
 
-    // `row_of(i)` is the row of x that row i of the tile takes, `target(i)` where its sums go, for the first `count` of ROWS.
+    // `row_of(i)` is the row of x that row i of the tile takes, `target(i)` where its sums go, for i below `count` and ROWS.
     template <class RowOf, class ToTarget>
     static __device__ __forceinline__ void run(u8* shared, const u16* x, int stride, int count, RowOf row_of, const u8* weight,
                                                int outputs, int first, int cols, ToTarget target) {

@@ -6,13 +6,13 @@
 
 #define BRINGERS 256
 #define WIDE_PRODUCT_THREADS (BRINGERS + 256)
-// Registers of a thread that brings, and of one that multiplies.
+// Registers of a thread that brings, and of one that multiplies: on average the 128 that each begins with.
 #define BRINGER_REGISTERS 88
 #define MULTIPLIER_REGISTERS 168
 
 // Where a format's rows are brought to shared memory as they are, CHUNK weights at a time: whole 16 bytes around them, so that every copy is
 // aligned; the bytes then lie as far past 16 as they do in the weight. Formats of whole 16 bytes and two-byte floats are read where
-// they are, two steps ahead.
+// they are, two steps ahead. A weight's last chunk may reach past its end, by less than the arena's margin of 256 bytes.
 template <class Q> struct Chunks {
     enum {
         STAGED = Q::BYTES % 16 != 0,
@@ -121,7 +121,8 @@ template <class Q, int ROWS> struct StepBringer {
         if ((thread & 31) == 0) barrier_arrive(full + stage);
     }
 
-    // One step; `raw` holds its weights, and gets those of the step after the next. Its rows are on their way until the step after it.
+    // One step. Its rows are on their way until the next one. Of weights that are read where they are, `raw` holds this step's and gets those of the
+    // step after the next.
     __device__ __forceinline__ void bring(int step, Turn<S::COUNT>& turn, int& before, Raw& raw) const {
         barrier_wait(empty + turn.stage, turn.parity);
         if (C::STAGED && step % C::STEPS == 0) {

@@ -1,4 +1,5 @@
-//! The tiles of a prompt's products: their kernels, threads and shared memory. The numbers are those of `product.cuh` and `product_wide.cuh`.
+//! The tiles of a prompt's products: their kernels, threads and shared memory. The numbers are those of `product.cuh`, `product_wide.cuh` and
+//! `linear.cu` (`TILES`).
 
 use crate::quant::QuantType;
 
@@ -54,15 +55,15 @@ impl ProductTile {
         Way::of(ty, arch).tiles().iter().map(|(tile, _)| *tile)
     }
 
-    /// The tile with which `rows` rows by `across` tiles of outputs keep so many processors busy for the shortest time.
-    pub(super) fn for_all(rows: usize, across: usize, ty: QuantType, arch: u32, processors: usize) -> Self {
+    /// For a dense product: the tile with which `rows` rows by `across` tiles of outputs keep so many processors busy for the shortest time.
+    pub(super) fn for_linear(rows: usize, across: usize, ty: QuantType, arch: u32, processors: usize) -> Self {
         let time = |(tile, cost): &(Self, usize)| (across * rows.div_ceil(tile.rows())).div_ceil(processors) * cost;
         let tiles = Way::of(ty, arch).tiles().iter();
         tiles.rev().min_by_key(|at| time(at)).map_or(Self::R64, |(tile, _)| *tile)
     }
 
-    /// The smallest tile that all of these formats have and that holds so many rows, or the largest.
-    pub(super) fn for_each(rows: usize, types: &[QuantType], arch: u32) -> Self {
+    /// For experts: the smallest tile that all of these formats have and that holds so many rows, or the largest.
+    pub(super) fn for_experts(rows: usize, types: &[QuantType], arch: u32) -> Self {
         let shared = |tile: &Self| types.iter().all(|ty| Self::of(*ty, arch).any(|of| of == *tile));
         let mut tiles = [Self::R16, Self::R32, Self::R64, Self::R128, Self::R256].into_iter().filter(shared);
         let last = tiles.clone().last().unwrap_or(Self::R64);
@@ -119,6 +120,7 @@ pub(super) struct ProductBlock {
 impl ProductBlock {
     pub(super) fn of(ty: QuantType, tile: ProductTile, arch: u32) -> Self {
         let rows = tile.rows();
+        // `ROW_STAGES`; the wide ones' are `Stages::COUNT`. F32 rows are 36 words apart (`PITCH`).
         let stages = if arch >= 80 { 3 } else { 2 };
         match Way::of(ty, arch) {
             Way::Float => Self { threads: 256, shared: stages * (rows + TILE_OUTPUTS) * 36 * 4 },
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn a_tile_is_as_large_as_keeps_the_processors_busy() {
         use ProductTile::{R16, R32, R64, R128, R256};
-        let tile = |rows, across, ty, arch| ProductTile::for_all(rows, across, ty, arch, 132);
+        let tile = |rows, across, ty, arch| ProductTile::for_linear(rows, across, ty, arch, 132);
         // 16 x 8 large tiles fit once, 16 x 16 of half their rows only in two turns.
         assert_eq!(tile(2048, 16, QuantType::Q8_0, 90), R256);
         assert_eq!(tile(512, 16, QuantType::Q8_0, 90), R64);
@@ -165,11 +167,11 @@ mod tests {
         assert_eq!(tile(2048, 1, QuantType::F32, 90), R16);
         assert_eq!(tile(2048, 16, QuantType::Q4_K, 86), R128);
         assert_eq!(tile(8, 16, QuantType::Q4_K, 86), R32);
-        assert_eq!(ProductTile::for_each(20, &[QuantType::Q4_K; 3], 86), R32);
-        assert_eq!(ProductTile::for_each(500, &[QuantType::Q4_K; 3], 86), R128);
-        assert_eq!(ProductTile::for_each(500, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::Q6_K], 90), R256);
-        assert_eq!(ProductTile::for_each(500, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::F32], 90), R64);
-        assert_eq!(ProductTile::for_each(3, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::F32], 86), R32);
-        assert_eq!(ProductTile::for_each(3, &[QuantType::F32; 3], 75), R16);
+        assert_eq!(ProductTile::for_experts(20, &[QuantType::Q4_K; 3], 86), R32);
+        assert_eq!(ProductTile::for_experts(500, &[QuantType::Q4_K; 3], 86), R128);
+        assert_eq!(ProductTile::for_experts(500, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::Q6_K], 90), R256);
+        assert_eq!(ProductTile::for_experts(500, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::F32], 90), R64);
+        assert_eq!(ProductTile::for_experts(3, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::F32], 86), R32);
+        assert_eq!(ProductTile::for_experts(3, &[QuantType::F32; 3], 75), R16);
     }
 }

@@ -98,7 +98,7 @@ impl Launch<'_> {
         };
 
         // Rows of an expert if all were alike; the experts' true numbers are known on the card only.
-        let size = ProductTile::for_each(entries / routing.experts, &layout.types, self.arch);
+        let size = ProductTile::for_experts(entries / routing.experts, &layout.types, self.arch);
         for (table, listed) in tables.into_iter().zip(experts.chunks(TABLE_EXPERTS)) {
             let most = (entries / size.rows() + listed.len()).min(listed.len() * rows.div_ceil(size.rows()));
             let prompt = Prompt { routing, routed, layout, table, tiles, size, most };

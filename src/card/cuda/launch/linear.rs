@@ -9,6 +9,7 @@ use crate::card::command::{Into, LinearPart, Phase};
 use crate::card::scratch;
 use crate::quant::QuantType;
 
+/// As in `linear.cu`, and so are `Part` and `Parts`.
 const MOST_PARTS: usize = 4;
 
 /// Rows of a decode launch.
@@ -129,7 +130,7 @@ impl Launch<'_> {
     ) -> Result<(), String> {
         let mut parts = *parts;
         let across = tile(&mut parts, TILE_OUTPUTS);
-        let size = ProductTile::for_all(rows, across, ty, self.arch, self.processors);
+        let size = ProductTile::for_linear(rows, across, ty, self.arch, self.processors);
         let kernel = size.linear();
         let ProductBlock { threads, shared } = ProductBlock::of(ty, size, self.arch);
         let grid = Grid { blocks: (across as u32, rows.div_ceil(size.rows()) as u32, 1), threads, shared };
