@@ -134,7 +134,7 @@ pub struct Buffer {
 /// Alignment of each buffer, tensor and blob in card memory.
 pub const ALIGN: usize = REGION_ALIGN;
 
-/// Most rows that attention and dense products take at a time: enough for all cores, or to fill a GPU with tiles.
+/// Most rows that attention and dense FFNs take at a time: enough for all cores, or to fill a GPU with tiles.
 const ROW_BLOCK: usize = 512;
 const GPU_ROW_BLOCK: usize = 2048;
 
@@ -151,7 +151,7 @@ pub fn attention_rows(cards: &[CardBudget], kv: &KvPlan, wave: usize) -> usize {
     if kv.streams() { wave } else { row_block(cards, wave) }
 }
 
-/// Rows of a wave that dense products take at a time.
+/// Rows of a wave that dense FFNs take at a time.
 pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
     let gpus = cards.iter().all(|card| card.kind == CardKind::Cuda);
     wave.min(if gpus { GPU_ROW_BLOCK } else { ROW_BLOCK })

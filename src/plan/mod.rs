@@ -92,7 +92,7 @@ pub struct Plan {
     pub wave: usize,
     /// Rows of a wave that attention takes at a time.
     pub attention_rows: usize,
-    /// Rows of a wave that dense products take at a time.
+    /// Rows of a wave that dense FFNs take at a time.
     pub row_block: usize,
     /// How prompts are read.
     pub prompt: PromptPlan,
