@@ -177,7 +177,8 @@ extern "C" __global__ void combine(const u32* ids, const float* weights, int top
         for (int k = 0; k < top_k; k++) {
             u32 other = __shfl_sync(ALL_LANES, id, k);
             int counts = __shfl_sync(ALL_LANES, (int)takes, k);
-            if (counts && other < id) rank++;
+            // Where scores are no numbers an expert can come twice.
+            if (counts && (other < id || (other == id && k < (int)threadIdx.x))) rank++;
         }
         u32 all = __ballot_sync(ALL_LANES, takes);
         if (takes) {

@@ -1,6 +1,6 @@
 //! Loaded kernels, and how one is launched.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use super::module::Module;
 pub(super) struct Kernels {
     context: Arc<Context>,
     modules: Vec<sys::CUmodule>,
+    loaded: HashSet<Module>,
     functions: HashMap<(Module, &'static str), Function>,
 }
 
@@ -75,8 +76,12 @@ pub(super) use arguments;
 impl Kernels {
     /// Loads built modules into the context of `device`, which is current.
     pub(super) fn load(context: &Arc<Context>, built: &[Built], device: &CudaDevice) -> Result<Self, CudaError> {
-        let mut kernels =
-            Self { context: Arc::clone(context), modules: Vec::with_capacity(built.len()), functions: HashMap::new() };
+        let mut kernels = Self {
+            context: Arc::clone(context),
+            modules: Vec::with_capacity(built.len()),
+            loaded: built.iter().map(|built| built.module).collect(),
+            functions: HashMap::new(),
+        };
         for built in built {
             let doing = || format!("loading the {} kernels", built.module);
             // SAFETY: the image is a whole CUBIN in memory; the driver copies it.
@@ -98,7 +103,7 @@ impl Kernels {
 
     /// Whether a module was loaded.
     pub(super) fn has(&self, module: Module) -> bool {
-        self.functions.keys().any(|(loaded, _)| *loaded == module)
+        self.loaded.contains(&module)
     }
 
     /// Queues a kernel.

@@ -9,6 +9,19 @@ pub(super) const TILE_OUTPUTS: usize = 128;
 /// Inputs of a step.
 const STEP: usize = 64;
 
+/// Most row tiles of a launch: the blocks of a grid's second dimension.
+const MOST_ROW_TILES: usize = 65_535;
+
+/// Refuses rows whose elements the kernels cannot count in 32 bits.
+pub(super) fn check_count(rows: usize, stride: usize) -> Result<(), String> {
+    match u32::try_from(rows.saturating_mul(stride)) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(format!(
+            "{rows} rows of {stride} are more elements than a product counts: choose a smaller run.prompt.wave"
+        )),
+    }
+}
+
 /// The rows of a tile. Results do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProductTile {
@@ -58,7 +71,7 @@ impl ProductTile {
     /// For a dense product: the tile with which `rows` rows by `across` tiles of outputs keep so many processors busy for the shortest time.
     pub(super) fn for_linear(rows: usize, across: usize, ty: QuantType, arch: u32, processors: usize) -> Self {
         let time = |(tile, cost): &(Self, usize)| (across * rows.div_ceil(tile.rows())).div_ceil(processors) * cost;
-        let tiles = Way::of(ty, arch).tiles().iter();
+        let tiles = Way::of(ty, arch).tiles().iter().filter(|(tile, _)| rows.div_ceil(tile.rows()) <= MOST_ROW_TILES);
         tiles.rev().min_by_key(|at| time(at)).map_or(Self::R64, |(tile, _)| *tile)
     }
 
@@ -66,7 +79,7 @@ impl ProductTile {
     pub(super) fn for_experts(rows: usize, types: &[QuantType], arch: u32) -> Self {
         let shared = |tile: &Self| types.iter().all(|ty| Self::of(*ty, arch).any(|of| of == *tile));
         let mut tiles = [Self::R16, Self::R32, Self::R64, Self::R128, Self::R256].into_iter().filter(shared);
-        let last = tiles.clone().last().unwrap_or(Self::R64);
+        let last = tiles.clone().next_back().unwrap_or(Self::R64);
         tiles.find(|tile| tile.rows() >= rows).unwrap_or(last)
     }
 
@@ -165,6 +178,8 @@ mod tests {
         assert_eq!(tile(512, 16, QuantType::Q8_0, 90), R64);
         assert_eq!(tile(8192, 1, QuantType::F32, 90), R64);
         assert_eq!(tile(2048, 1, QuantType::F32, 90), R16);
+        // Tiles of 16 rows would be more than a grid has room for.
+        assert_eq!(tile(1 << 20, 9, QuantType::F32, 90), R32);
         assert_eq!(tile(2048, 16, QuantType::Q4_K, 86), R128);
         assert_eq!(tile(8, 16, QuantType::Q4_K, 86), R32);
         assert_eq!(ProductTile::for_experts(20, &[QuantType::Q4_K; 3], 86), R32);
@@ -173,5 +188,6 @@ mod tests {
         assert_eq!(ProductTile::for_experts(500, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::F32], 90), R64);
         assert_eq!(ProductTile::for_experts(3, &[QuantType::Q4_K, QuantType::Q4_K, QuantType::F32], 86), R32);
         assert_eq!(ProductTile::for_experts(3, &[QuantType::F32; 3], 75), R16);
+        assert!(check_count(1 << 20, 4095).is_ok() && check_count(1 << 20, 4096).is_err());
     }
 }

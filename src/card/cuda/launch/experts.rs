@@ -2,7 +2,7 @@
 
 use super::super::kernels::{Grid, arguments, int};
 use super::super::module::Module;
-use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS};
+use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS, check_count};
 use super::Launch;
 use super::elementwise::activation_number;
 use super::linear::{WARPS, restore_offset, stride, vector_bytes, weight_bytes};
@@ -78,6 +78,8 @@ impl Launch<'_> {
         let BlobLayout { width, hidden, types: [gate, up, down], .. } = *layout;
         let (rows, top_k) = (routing.rows, routing.top_k);
         let entries = rows * top_k;
+        check_count(rows, stride(width))?;
+        check_count(entries, stride(hidden))?;
         let out = self.words(out, rows * width, "out")?;
         let work = self.wide(scratch, scratch::experts_cuda(rows, top_k, layout), "the work memory")?;
         let tables =

@@ -2,7 +2,7 @@
 
 use super::super::kernels::{Grid, arguments, int};
 use super::super::module::Module;
-use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS};
+use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS, check_count};
 use super::Launch;
 use crate::card::Span;
 use crate::card::command::{Into, LinearPart, Phase};
@@ -99,6 +99,7 @@ impl Launch<'_> {
                 groups.iter().try_for_each(|(ty, parts)| self.linear_decode(from, [rows, cols], *ty, parts))
             }
             Phase::Prompt => {
+                check_count(rows, stride(cols))?;
                 let halves = self.wide(scratch, scratch::halves(rows, cols), "the work memory")?;
                 let restore = halves + restore_offset(rows, cols);
                 if groups.iter().any(|(ty, _)| *ty != QuantType::F32) {
