@@ -147,8 +147,8 @@ fn operations(layer: &LayerSpec, tokens: usize, prefix: usize) -> f64 {
     2.0 * tokens as f64 * ((weights + experts) as f64 + attention)
 }
 
-/// What a card of unknown speed does in a prompt while it could read a byte of its memory. 45 are what an H200 of 4,800 GB/s reaches over all that
-/// a prompt is: [`operations`] counts 71 T for 8,192 tokens of Qwen3-30B-A3B, which take 0.33 s. That is far below what GPUs multiply at
+/// What a card of unknown speed does in a prompt while it could read a byte of its memory. An H200 of 4,800 GB/s reaches 57 over all that
+/// a prompt is ([`operations`] counts 71 T for 8,192 tokens of Qwen3-30B-A3B, which take 0.26 s); 45 promise a little less. That is far below what GPUs multiply at
 /// their peak (16-bit products with 32-bit sums: 206 a byte there, 70 to 165 on RTX 30 to 50), and should be: a prompt is no single large product.
 fn operations_a_byte(kind: CardKind) -> f64 {
     match kind {
