@@ -59,7 +59,7 @@ pub use settings::{
 #[derive(Debug, Error)]
 pub enum TopologyError {
     /// The file cannot be read as text.
-    #[error("the topology cannot be read: {source}")]
+    #[error("the topology cannot be read: {source}; ready files are in the folder `topology`")]
     Read {
         /// What the system said, with the path.
         source: std::io::Error,
@@ -96,11 +96,12 @@ impl Topology {
     /// Reads and checks a file. What it leaves out about the host is asked from the operating system.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let most = tree::MAX_FILE_BYTES as u64;
-        let bytes = fs_err::metadata(path).map_err(|source| TopologyError::Read { source })?.len();
+        let read = |source| TopologyError::Read { source };
+        let bytes = fs_err::File::open(path).and_then(|file| file.metadata()).map_err(read)?.len();
         if bytes > most {
             return Err(TopologyError::TooLarge { path: path.to_owned(), bytes: Bytes(bytes), most: Bytes(most) });
         }
-        let text = fs_err::read_to_string(path).map_err(|source| TopologyError::Read { source })?;
+        let text = fs_err::read_to_string(path).map_err(read)?;
         Self::parse(&path.display().to_string(), &text, HostFacts::read()).map_err(TopologyError::Invalid)
     }
 
