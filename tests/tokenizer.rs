@@ -93,6 +93,22 @@ fn oracle_ids_are_equal() {
     }
 }
 
+#[test]
+fn a_file_is_checked_before_anything_is_loaded() {
+    for good in ["oracle/models/qwen3moe-f32.gguf", "tokenizers/spm.gguf", "tokenizers/gpt-4o.gguf"] {
+        Tokenizer::check(&Gguf::open(data(good)).unwrap()).unwrap();
+    }
+    // The same file with another word in place of its `pre`, of the same length.
+    let mut bytes = fs_err::read(data("tokenizers/bpe.gguf")).unwrap();
+    let key = b"tokenizer.ggml.pre";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 12;
+    bytes[at..at + 5].copy_from_slice(b"qwen9");
+    let file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
+    fs_err::write(file.path(), bytes).unwrap();
+    let refused = Tokenizer::check(&Gguf::open(file.path()).unwrap()).unwrap_err();
+    assert!(matches!(refused, TextError::UnknownPre { .. }), "{refused}");
+}
+
 /// The real model is not in the repository: the demo fetches it, and so does the CI before this test.
 #[test]
 fn smollm2_ids_are_equal() {

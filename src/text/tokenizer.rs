@@ -4,6 +4,7 @@ use super::bpe::Bpe;
 use super::special::{Part, SpecialTokens};
 use super::spm::{self, Spm};
 use super::{TextError, TokenId, TokenType, Vocabulary};
+use crate::gguf::Gguf;
 
 /// Whether the texts of control tokens (`<|im_end|>`) in an input are these tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +115,15 @@ impl Tokenizer {
         };
         tokenizer.fill_bytes();
         Ok(tokenizer)
+    }
+
+    /// Whether the tokenizer of a model file is one that this program can build; for those who must know before anything is
+    /// loaded. It is built and dropped, so the answer cannot differ from that of [`Self::new`].
+    ///
+    /// # Errors
+    /// Those of [`Vocabulary::from_gguf`] and [`Self::new`].
+    pub fn check(file: &Gguf) -> Result<(), TextError> {
+        Self::new(&Vocabulary::from_gguf(file)?).map(drop)
     }
 
     /// The tokens of `text`.
