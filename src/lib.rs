@@ -9,6 +9,7 @@ pub mod card;
 pub mod cli;
 pub mod cpu;
 pub mod engine;
+pub mod files;
 pub mod generate;
 pub mod gguf;
 pub mod model;

@@ -14,13 +14,14 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("units", 1, &[]),
     ("ops", 1, &["units", "quant"]),
     ("quant", 1, &["units"]),
-    ("gguf", 2, &["units", "ops", "quant"]),
-    ("topology", 2, &["units", "ops"]),
+    ("files", 1, &["units"]),
+    ("gguf", 2, &["units", "files", "ops", "quant"]),
+    ("topology", 2, &["units", "files", "ops"]),
     ("cpu", 3, &["units", "ops", "quant"]),
     ("card", 4, &["units", "ops", "quant", "cpu"]),
     ("model", 4, &["units", "ops", "quant", "gguf"]),
     ("text", 4, &["units", "ops", "quant", "gguf"]),
-    ("synth", 4, &["units", "ops", "quant", "gguf"]),
+    ("synth", 4, &["units", "files", "ops", "quant", "gguf"]),
     ("plan", 5, &["units", "ops", "quant", "gguf", "topology", "card", "model"]),
     ("engine", 6, &["units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "plan"]),
     ("generate", 7, BELOW_SEVEN),
@@ -31,13 +32,14 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("cli", 9, BELOW_NINE),
 ];
 const BELOW_SEVEN: &[&str] =
-    &["units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine"];
+    &["units", "files", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine"];
 const BELOW_EIGHT: &[&str] = &[
-    "units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine", "generate",
+    "units", "files", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine",
+    "generate",
 ];
 const BELOW_NINE: &[&str] = &[
-    "units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine", "generate",
-    "server", "bench", "simulate", "probe",
+    "units", "files", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine",
+    "generate", "server", "bench", "simulate", "probe",
 ];
 
 /// Files and folders under `src/` that may hold `unsafe`: the numeric modules, the cards, and the file mapping.

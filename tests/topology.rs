@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use aqueduct::files::InputError;
 use aqueduct::ops::KvType;
 use aqueduct::topology::{
     CardAddress, CardKind, Code, Flow, HandOff, HostFacts, Links, Place, Problems, ResidentCells, Ring, RunSettings,
@@ -339,7 +340,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let path = folder.path().join("huge.yaml");
     fs_err::write(&path, "#".repeat(2 << 20)).unwrap();
     let huge = Topology::load(&path).unwrap_err();
-    assert!(matches!(huge, TopologyError::TooLarge { bytes: Bytes(2_097_152), .. }), "{huge}");
+    assert!(matches!(huge, TopologyError::Read(InputError::TooLarge { most: Bytes(1_048_576), .. })), "{huge}");
     fs_err::write(&path, b"rig: \xff\xfe").unwrap();
     let binary = Topology::load(&path).unwrap_err();
     assert!(binary.to_string().contains("huge.yaml"), "{binary}");

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use fs_err::File;
 use serde_json::json;
 
 use super::{Command, Stream};
@@ -141,9 +139,9 @@ impl Timeline {
     /// host.
     ///
     /// # Errors
-    /// When the file cannot be written; the message names it.
-    pub fn write_trace(&self, path: &Path) -> io::Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
+    /// What the writer says.
+    pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
+        let mut out = BufWriter::new(out);
         self.write_events(&mut out)?;
         out.flush()
     }

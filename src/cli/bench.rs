@@ -73,10 +73,10 @@ struct ArmRow {
 }
 
 /// Measures and prints.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     match args {
-        Args::Arms(args) => run_arms(args),
-        Args::Prompt(args) => prompt::run(args),
+        Args::Arms(args) => run_arms(args, interrupt),
+        Args::Prompt(args) => prompt::run(args, interrupt),
     }
 }
 
@@ -111,8 +111,7 @@ impl clap::Args for Args {
 
 const PROMPT: &str = "prompt";
 
-fn run_arms(args: &Arms) -> anyhow::Result<()> {
-    let interrupt = Interrupt::install()?;
+fn run_arms(args: &Arms, interrupt: &Interrupt) -> anyhow::Result<()> {
     let model = args.machine.open_model()?;
     let topology = args.machine.present(&model)?;
     let longest = args.prompts.iter().max().copied().unwrap_or(0) + args.tokens;

@@ -1,7 +1,7 @@
 //! `aqueduct chat`: talks with the model, turn by turn. Only the new tokens of a turn are read.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -10,11 +10,11 @@ use rustyline::error::ReadlineError;
 
 use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
-use super::output::PartFile;
 use super::run::summary;
 use super::sampling::SamplingArgs;
 use crate::engine::Counts;
 use crate::engine::sampler::Sampler;
+use crate::files::Output;
 use crate::generate::{Asked, Conversation, Finish};
 use crate::text::{ChatMessage, ChatRequest, ChatTemplate, StopStrings, Tokenizer, Vocabulary};
 
@@ -42,8 +42,8 @@ pub struct Args {
 const HELP: &str = "/new starts over, /quit or Ctrl-D ends, Ctrl-C stops an answer";
 
 /// Talks until the input ends.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let interrupt = Interrupt::install()?;
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let history = args.history.as_deref().map(|path| history_file(path, args)).transpose()?;
     let model = args.machine.open_model()?;
     let (tokenizer, template) = {
         let vocabulary = Vocabulary::from_gguf(model.gguf())?;
@@ -51,8 +51,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut editor = DefaultEditor::new().context("opening the terminal")?;
     if let Some(path) = &args.history {
-        PartFile::check(path)?;
-        if path.exists() {
+        // A new file has nothing to read, and of a device there is no end.
+        if path.is_file() {
             editor.load_history(path).with_context(|| format!("reading the history {}", path.display()))?;
         }
     }
@@ -102,13 +102,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         };
         let before = engine.counts();
         let mut out = std::io::stdout();
+        let mut written = Ok(());
+        let cancel = asked.cancel.clone();
         let result = conversation.answer(&mut engine, &tokenizer, &mut sampler, asked, &mut |piece| {
-            if !args.json {
-                // A terminal that went away ends the next read of a line.
-                let _ = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+            if !args.json && written.is_ok() {
+                written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+                if written.is_err() {
+                    cancel.cancel();
+                }
             }
         });
         interrupt.end();
+        written?;
         let answer = match result {
             Ok(answer) => answer,
             Err(error) => {
@@ -129,13 +134,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         } else {
             messages.push(ChatMessage::new("assistant", answer.text));
         }
+        if interrupt.ends_program() {
+            break;
+        }
     }
-    if let Some(path) = &args.history {
-        let (part, _) = PartFile::create(path)?;
-        editor.save_history(part.path()).with_context(|| format!("keeping the history {}", path.display()))?;
-        part.keep()?;
+    if let Some(history) = history {
+        keep_history(history, &editor)?;
     }
-    Ok(())
+    if interrupt.ends_program() { Err(super::Interrupted.into()) } else { Ok(()) }
+}
+
+/// What is typed may be private. The history is read as well, and may be no other file that is.
+fn history_file(path: &Path, args: &Args) -> anyhow::Result<Output> {
+    let inputs = args.machine.inputs();
+    Ok(Output::private(path, &inputs.iter().map(PathBuf::as_path).collect::<Vec<_>>())?)
+}
+
+/// Writes the lines in the form that rustyline reads.
+fn keep_history(history: Output, editor: &DefaultEditor) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(history);
+    let mut write = || {
+        writeln!(out, "#V2")?;
+        for line in editor.history().iter() {
+            writeln!(out, "{}", line.replace('\\', "\\\\").replace('\n', "\\n"))?;
+        }
+        out.flush()
+    };
+    write().map_err(|error| out.get_ref().fault(error))?;
+    let (history, _) = out.into_parts();
+    Ok(history.keep()?)
 }
 
 fn since(before: &[Counts], now: &[Counts]) -> Vec<Counts> {

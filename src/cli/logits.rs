@@ -1,16 +1,16 @@
 //! `aqueduct logits`: the logits of every position, for comparing engines.
 
-use std::io::BufWriter;
-use std::path::PathBuf;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use npyz::WriterBuilder as _;
 
 use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
-use super::output::PartFile;
 use crate::engine::Cancel;
-use crate::units::TokenId;
+use crate::files::{Output, read_text};
+use crate::units::{Bytes, TokenId};
 
 /// Arguments of `logits`.
 #[derive(clap::Args)]
@@ -28,17 +28,24 @@ pub struct Args {
     step: bool,
 }
 
+/// The most text that is read as token ids: some ten million of them.
+const MOST_TOKENS_TEXT: Bytes = Bytes(64 << 20);
+
+const BUFFER: usize = 1 << 20;
+
 /// Writes the logits.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let tokens = read_tokens(&args.tokens)?;
-    PartFile::check(&args.output)?;
-    let cancel = Interrupt::install()?.begin();
+    let inputs = args.machine.inputs();
+    let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).chain([args.tokens.as_path()]).collect();
+    let output = Output::create(&args.output, &inputs)?;
+    let cancel = interrupt.begin();
     let mut engine = args.machine.load(args.machine.open_model()?, None)?;
     let vocab = engine.model().spec.vocab;
-    let (part, file) = PartFile::create(&args.output)?;
-    let file = BufWriter::new(file);
+    output.reserve(Bytes((tokens.len() as u64).saturating_mul(vocab as u64).saturating_mul(4)))?;
+    let mut out = BufWriter::with_capacity(BUFFER, output);
     let shape = [tokens.len() as u64, vocab as u64];
-    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(file).begin_nd()?;
+    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut out).begin_nd()?;
     let mut written = Ok(());
     let mut write = |_: usize, logits: &[f32]| {
         if written.is_ok() {
@@ -46,8 +53,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     compute(&mut engine, &tokens, args.step, &cancel, &mut write)?;
-    written.and_then(|()| writer.finish()).with_context(|| format!("writing {}", part.path().display()))?;
-    part.keep()
+    let written = written.and_then(|()| writer.finish());
+    written.and_then(|()| out.flush()).map_err(|error| out.get_ref().fault(error))?;
+    let (output, _) = out.into_parts();
+    Ok(output.keep()?)
 }
 
 fn compute(
@@ -68,8 +77,8 @@ fn compute(
     Ok(())
 }
 
-fn read_tokens(path: &std::path::Path) -> anyhow::Result<Vec<TokenId>> {
-    let text = fs_err::read_to_string(path)?;
+fn read_tokens(path: &Path) -> anyhow::Result<Vec<TokenId>> {
+    let text = read_text(path, MOST_TOKENS_TEXT)?;
     let words = text.split(|c: char| c.is_whitespace() || ",[]".contains(c)).filter(|word| !word.is_empty());
     let mut tokens = Vec::new();
     for word in words {

@@ -12,6 +12,7 @@ use crate::card::CardKind;
 use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Presence, Rig, RigOptions};
+use crate::gguf::Gguf;
 use crate::model::Model;
 use crate::plan::{self, CardBudget, Crossing, HandOffPlan, HandOffWay, HostBudget, Plan};
 use crate::topology::{self, CardAddress, Flow, Links, Topology};
@@ -136,6 +137,11 @@ impl MachineArgs {
             tracing::warn!("{note}");
         }
         Ok(present.topology)
+    }
+
+    /// The files that are read: all of the model's, and the topology.
+    pub fn inputs(&self) -> Vec<PathBuf> {
+        Gguf::files(&self.model).into_iter().chain(self.topology.clone()).collect()
     }
 
     /// Opens the model.

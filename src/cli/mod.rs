@@ -8,7 +8,6 @@ mod interrupt;
 mod kernels;
 mod logits;
 mod machine;
-mod output;
 mod perplexity;
 mod plan;
 mod prompt;
@@ -23,6 +22,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+
+use interrupt::Interrupt;
 
 use crate::engine::EngineError;
 use crate::synth::{SampleError, SynthError, WriteError};
@@ -79,38 +80,47 @@ pub fn main() -> ExitCode {
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().with_target(false);
     log.with_ansi(io::stderr().is_terminal()).init();
+    let interrupt = match Interrupt::install() {
+        Ok(interrupt) => interrupt,
+        Err(error) => {
+            report(&told(&error));
+            return ExitCode::FAILURE;
+        }
+    };
     let result = match cli.command {
         Command::Plan(args) => plan::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Chat(args) => chat::run(&args),
+        Command::Run(args) => run::run(&args, &interrupt),
+        Command::Chat(args) => chat::run(&args, &interrupt),
         Command::Inspect(args) => inspect::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
-        Command::Synth(args) => synth::run(&args),
-        Command::Sample(args) => sample::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Logits(args) => logits::run(&args),
-        Command::Perplexity(args) => perplexity::run(&args),
+        Command::Synth(args) => synth::run(&args, &interrupt),
+        Command::Sample(args) => sample::run(&args, &interrupt),
+        Command::Bench(args) => bench::run(&args, &interrupt),
+        Command::Logits(args) => logits::run(&args, &interrupt),
+        Command::Perplexity(args) => perplexity::run(&args, &interrupt),
         Command::Kernels(args) => kernels::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => ExitCode::from(INTERRUPTED),
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt.exit_code()),
         Err(error) => {
             report(&told(&error));
-            if is_cancelled(&error) { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
+            if is_cancelled(&error) { ExitCode::from(interrupt.exit_code()) } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// Exit code of a program that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
-
-/// Ctrl-C ended the work, and what there was has been shown.
+/// A signal ended the work, and what there was has been shown.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 struct Interrupted;
+
+/// Whether a write ended because a signal came.
+fn is_interrupted(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Interrupted>())
+}
 
 fn is_cancelled(error: &anyhow::Error) -> bool {
     let stopped = matches!(error.downcast_ref(), Some(SynthError::Write(WriteError::Stopped { .. })))

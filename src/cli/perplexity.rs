@@ -35,9 +35,9 @@ struct Report {
 }
 
 /// Measures and prints.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let text = args.text.text()?;
-    let cancel = Interrupt::install()?.begin();
+    let cancel = interrupt.begin();
     let model = args.machine.open_model()?;
     let tokens = {
         let tokenizer = Tokenizer::new(&Vocabulary::from_gguf(model.gguf())?)?;

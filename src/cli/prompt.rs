@@ -1,12 +1,16 @@
 //! Where a prompt's text comes from, and how it becomes tokens.
 
-use std::io::{IsTerminal as _, Read as _};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 
+use crate::files::{read_text, text_of};
 use crate::text::{ChatMessage, ChatRequest, ChatTemplate, Ends, Specials, Tokenizer, Vocabulary};
-use crate::units::TokenId;
+use crate::units::{Bytes, TokenId};
+
+/// The longest prompt that is read: far more than any context holds.
+const MOST: Bytes = Bytes(64 << 20);
 
 /// The prompt.
 #[derive(clap::Args)]
@@ -14,7 +18,7 @@ pub struct PromptArgs {
     /// The prompt [default: standard input].
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     prompt: Option<String>,
-    /// Reads the prompt from a file.
+    /// Reads the prompt from a file; `-` is standard input.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -25,16 +29,25 @@ impl PromptArgs {
         if let Some(prompt) = &self.prompt {
             return Ok(prompt.clone());
         }
-        if let Some(file) = &self.file {
-            return Ok(fs_err::read_to_string(file)?);
+        if let Some(file) = self.named_file() {
+            return Ok(read_text(file, MOST)?);
         }
-        let mut input = std::io::stdin();
+        let input = std::io::stdin();
         if input.is_terminal() {
             bail!("there is no prompt; give it with --prompt or --file, or pipe it in");
         }
-        let mut bytes = Vec::new();
-        input.read_to_end(&mut bytes).context("reading the prompt from standard input")?;
-        String::from_utf8(bytes).context("the prompt on standard input is not UTF-8")
+        Ok(text_of(input, "the prompt on standard input", MOST)?)
+    }
+
+    /// The file that the prompt is read from, standard input included.
+    pub fn input(&self) -> Option<PathBuf> {
+        let stdin = || self.prompt.is_none().then(|| PathBuf::from("/dev/stdin"));
+        self.named_file().cloned().or_else(stdin)
+    }
+
+    /// The file that was named; `-` is standard input.
+    fn named_file(&self) -> Option<&PathBuf> {
+        self.file.as_ref().filter(|file| file.as_os_str() != "-")
     }
 }
 

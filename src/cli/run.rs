@@ -1,19 +1,19 @@
 //! `aqueduct run`: answers one prompt.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, UntilCancelled};
 use super::machine::MachineArgs;
-use super::output::PartFile;
 use super::prompt::{self, PromptArgs};
 use super::sampling::SamplingArgs;
 use crate::card::timeline::Timeline;
 use crate::engine::sampler::Sampler;
 use crate::engine::{Counts, Engine};
+use crate::files::Output;
 use crate::generate::{Answer, Asked, Conversation, Finish};
 use crate::text::{StopStrings, Tokenizer, Vocabulary};
 
@@ -62,12 +62,11 @@ struct Report<'a> {
 const TRACE_LIMIT: usize = 2_000_000;
 
 /// Answers the prompt.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let text = args.prompt.text()?;
-    if let Some(path) = &args.trace {
-        PartFile::check(path)?;
-    }
-    let interrupt = Interrupt::install()?;
+    let inputs: Vec<PathBuf> = args.machine.inputs().into_iter().chain(args.prompt.input()).collect();
+    let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+    let trace = args.trace.as_ref().map(|path| Output::create(path, &inputs)).transpose()?;
     let timeline = args.trace.as_ref().map(|_| Timeline::new(TRACE_LIMIT));
     let model = args.machine.open_model()?;
     let (tokenizer, tokens) = {
@@ -97,15 +96,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     })?;
-    interrupt.end();
     written?;
     drop(conversation);
     finish(args, &answer, &engine)?;
-    if let (Some(timeline), Some(path)) = (&timeline, &args.trace) {
-        let (part, _) = PartFile::create(path)?;
-        timeline.write_trace(part.path())?;
-        part.keep()?;
+    // After Ctrl-C the trace shows what ran until then; who sends another signal waits for nothing more.
+    if interrupt.ends_program() {
+        return Err(super::Interrupted.into());
     }
+    if let (Some(timeline), Some(mut trace)) = (&timeline, trace) {
+        match timeline.write_trace(UntilCancelled::new(&mut trace, interrupt.begin())) {
+            Ok(()) => trace.keep()?,
+            Err(error) if super::is_interrupted(&error) => return Err(super::Interrupted.into()),
+            Err(error) => return Err(trace.fault(error).into()),
+        }
+    }
+    interrupt.end();
     if answer.finish == Finish::Cancelled { Err(super::Interrupted.into()) } else { Ok(()) }
 }
 

@@ -4,8 +4,6 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use anyhow::ensure;
-
 use super::interrupt::Interrupt;
 use super::machine::progress;
 use crate::synth::write_sample;
@@ -28,12 +26,8 @@ pub struct Args {
 }
 
 /// Writes the sample.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    // The dense file would be replaced by what is made from it.
-    if let (Ok(dense), Ok(output)) = (fs_err::canonicalize(&args.dense), fs_err::canonicalize(&args.output)) {
-        ensure!(dense != output, "{} is the dense file itself; give --output another name", output.display());
-    }
-    let cancel = Interrupt::install()?.begin();
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let cancel = interrupt.begin();
     let bar = progress("writing", 0);
     let written = write_sample(&args.dense, args.k, &args.output, &mut |done, all| {
         bar.set_length(all.0);
@@ -42,7 +36,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     bar.finish_and_clear();
     if args.json {
-        return super::print_json(&serde_json::json!({"path": written.path, "bytes": written.bytes.0}));
+        return super::print_json(
+            &serde_json::json!({"path": written.path.display().to_string(), "bytes": written.bytes.0}),
+        );
     }
     writeln!(std::io::stdout(), "wrote {} ({})", written.path.display(), written.bytes)?;
     Ok(())

@@ -86,7 +86,7 @@ fn quant_type(text: &str) -> Result<QuantType, String> {
 }
 
 /// Writes the model.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     if args.shape == "list" {
         if args.json {
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some(output) = &args.output else {
         bail!("synth needs the file to write; add `-o FILE.gguf`, or `--dry-run` to see the shape only");
     };
-    let cancel = Interrupt::install()?.begin();
+    let cancel = interrupt.begin();
     let bar = progress("writing", 0);
     let written = write_model(&shape, output, &mut |done, all| {
         bar.set_length(all.0);
@@ -116,7 +116,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     .map_err(|error| anyhow!(error))?;
     bar.finish_and_clear();
     if args.json {
-        return super::print_json(&serde_json::json!({"path": written.path, "bytes": written.bytes.0}));
+        return super::print_json(
+            &serde_json::json!({"path": written.path.display().to_string(), "bytes": written.bytes.0}),
+        );
     }
     writeln!(out, "wrote {} ({})", written.path.display(), written.bytes)?;
     Ok(())

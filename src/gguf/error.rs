@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::files::InputError;
+
 /// A model file that cannot be used: which, where and why.
 #[derive(Debug, Error)]
 pub enum GgufError {
     /// The file cannot be opened, measured or mapped; the inner error names the path.
     #[error("cannot open the model: {0}")]
-    Open(#[from] io::Error),
+    Open(#[from] InputError),
     /// A positioned read failed.
     #[error("{}: cannot read {wanted} bytes at byte {offset}: {source}", file.display())]
     Read {

@@ -59,6 +59,11 @@ impl Gguf {
         Self::join(parts)
     }
 
+    /// The files of the model that `path` belongs to: the whole set, where its name is one of a set's and all of it is there.
+    pub fn files(path: &Path) -> Vec<PathBuf> {
+        split::find_shards(path).unwrap_or_else(|_| vec![path.to_owned()])
+    }
+
     /// Reads a model of one file from memory; `name` stands for the path in errors.
     ///
     /// # Errors

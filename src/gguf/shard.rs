@@ -11,6 +11,7 @@ use fs_err::File;
 use memmap2::Mmap;
 
 use super::error::GgufError;
+use crate::files::{InputError, open_regular};
 
 /// One file of a model.
 #[derive(Debug)]
@@ -29,13 +30,8 @@ enum Contents {
 impl Shard {
     /// Opens and maps a file.
     pub(super) fn map(path: PathBuf) -> Result<Self, GgufError> {
-        let file = File::open(&path)?;
-        let about = file.metadata()?;
-        if !about.is_file() {
-            let kind = if about.is_dir() { "a folder" } else { "no regular file" };
-            let text = format!("`{}` is {kind}; the path of a .gguf file is wanted", path.display());
-            return Err(GgufError::Open(io::Error::new(io::ErrorKind::InvalidInput, text)));
-        }
+        let file = open_regular(&path, "the path of a .gguf file")?;
+        let about = file.metadata().map_err(InputError::from)?;
         // The system refuses to map nothing.
         if about.len() == 0 {
             return Ok(Self { path, contents: Contents::Empty { file } });
@@ -44,7 +40,10 @@ impl Shard {
         // remains is that nobody shortens or rewrites the file while it is mapped; that is asked of the user, as by every
         // program that maps its models. The loader reads weights through `read_at`, where a shortened file is an error.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot map `{}` into memory: {error}", path.display()))
+            InputError::from(io::Error::new(
+                error.kind(),
+                format!("cannot map `{}` into memory: {error}", path.display()),
+            ))
         })?;
         Ok(Self { path, contents: Contents::Mapped { file, map: Arc::new(map) } })
     }

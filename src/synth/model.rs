@@ -13,6 +13,7 @@ use super::shape::{Architecture, Shape, ShapeError};
 use super::topics::{Embeddings, TOPICS_KEY, router};
 use super::vocabulary::add_tokenizer;
 use super::writer::{Watch, WriteError, Writer, Written};
+use crate::files::Output;
 use crate::gguf::Value;
 use crate::quant::QuantType;
 use crate::units::TokenId;
@@ -58,7 +59,8 @@ pub fn write_model(shape: &Shape, path: &Path, watch: Watch<'_>) -> Result<Writt
     let mut header = Header::new();
     add_metadata(&mut header, shape)?;
     let fills = add_tensors(&mut header, shape)?;
-    let mut writer = Writer::create(path, &header, None, watch)?;
+    let out = Output::create(path, &[]).map_err(WriteError::from)?;
+    let mut writer = Writer::create(out, &header, None, watch)?;
     let embeddings = Embeddings::new(shape);
     let mut rings = HashMap::new();
     let mut places = Random::new(shape.seed, PLACES);

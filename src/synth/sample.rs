@@ -16,6 +16,7 @@ use thiserror::Error;
 use super::header::{Header, HeaderError};
 use super::sidecar::{BLOCKS_AN_EXPERT, DENSE_UNITS, EXPERTS, Sidecar, WIDTH};
 use super::writer::{Watch, WriteError, Writer, Written, hex};
+use crate::files::{InputError, Output, open_regular};
 use crate::gguf::{Gguf, GgufError, TensorInfo, Value};
 use crate::quant::QuantType;
 
@@ -40,13 +41,8 @@ const DOWN_ROW_BYTES: usize = DENSE_UNITS / UNIT_BLOCK * BLOCK_BYTES;
 #[derive(Debug, Error)]
 pub enum SampleError {
     /// The input cannot be read.
-    #[error("cannot read the dense model {}: {source}. deploy/fetch-sample.sh fetches it", path.display())]
-    Read {
-        /// The input.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    #[error("cannot read the dense model: {0}. deploy/fetch-sample.sh fetches it")]
+    Read(#[from] InputError),
     /// The input is another file.
     #[error(
         "{} is not {DENSE_NAME}: its SHA-256 is {found}, expected {DENSE_SHA256}. deploy/fetch-sample.sh fetches the right file",
@@ -98,6 +94,7 @@ pub fn write_sample(dense: &Path, used: usize, out: &Path, watch: Watch<'_>) -> 
     else {
         return Err(SampleError::ExpertsUsed { found: used });
     };
+    let output = Output::create(out, &[dense]).map_err(WriteError::from)?;
     let found = hash_file(dense)?;
     if found != DENSE_SHA256 {
         return Err(SampleError::OtherInput { path: dense.to_owned(), found });
@@ -110,7 +107,7 @@ pub fn write_sample(dense: &Path, used: usize, out: &Path, watch: Watch<'_>) -> 
     for piece in &pieces {
         header.add_tensor(&piece.name, piece.ty, &piece.dims)?;
     }
-    let mut writer = Writer::create(out, &header, Some(sha256), watch)?;
+    let mut writer = Writer::create(output, &header, Some(sha256), watch)?;
     for piece in pieces {
         writer.begin(&piece.name)?;
         let bytes = (piece.make)().ok_or(SampleError::Scale { tensor: piece.name })?;
@@ -120,12 +117,11 @@ pub fn write_sample(dense: &Path, used: usize, out: &Path, watch: Watch<'_>) -> 
 }
 
 fn hash_file(path: &Path) -> Result<String, SampleError> {
-    let read = |source| SampleError::Read { path: path.to_owned(), source };
-    let mut file = fs_err::File::open(path).map_err(read)?;
+    let mut file = open_regular(path, "the dense .gguf file")?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
-        let count = file.read(&mut buffer).map_err(read)?;
+        let count = file.read(&mut buffer).map_err(InputError::from)?;
         if count == 0 {
             return Ok(hex(hash));
         }

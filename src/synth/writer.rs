@@ -1,16 +1,14 @@
-//! Writes a GGUF file as a stream: the header, then one tensor after the other, under a temporary name until all is there.
+//! Writes a GGUF file as a stream: the header, then one tensor after the other.
 
-use std::fs::Permissions;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use super::header::{Header, TensorHead, padded};
+use crate::files::{Output, OutputError};
 use crate::units::Bytes;
 
 /// Bytes that pass between two questions whether to go on.
@@ -20,22 +18,12 @@ const BUFFER: usize = 1 << 20;
 /// Is told the bytes written and wanted after every few MiB; `Break` ends the writing, and nothing is left of the file.
 pub type Watch<'a> = &'a mut dyn FnMut(Bytes, Bytes) -> ControlFlow<()>;
 
-/// Why a file was not written. In every case nothing is left of it, and an older file of its name still stands.
+/// Why a file was not written.
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// The disk is too small.
-    #[error(
-        "cannot write {}: it takes {wanted}, and {free} are free there. Make room or choose another folder",
-        path.display()
-    )]
-    DiskFull {
-        /// The file.
-        path: PathBuf,
-        /// Its whole size.
-        wanted: Bytes,
-        /// What its disk would take.
-        free: Bytes,
-    },
+    /// There is no room, or the system refused.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The watch said to stop.
     #[error("stopped after {written} of {wanted}: nothing is left of {}", path.display())]
     Stopped {
@@ -45,14 +33,6 @@ pub enum WriteError {
         written: Bytes,
         /// Its whole size.
         wanted: Bytes,
-    },
-    /// The system refused.
-    #[error("cannot write {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
     },
     /// Tensors came in another order or size than the header says.
     #[error("while writing {}: expected {expected}, got {found}", path.display())]
@@ -88,7 +68,7 @@ pub struct Written {
 /// A GGUF file on its way to the disk.
 pub struct Writer<'w> {
     path: PathBuf,
-    out: BufWriter<NamedTempFile>,
+    out: BufWriter<Output>,
     tensors: std::vec::IntoIter<TensorHead>,
     /// Data bytes of the current tensor that are still to come, and its padding after them.
     left: u64,
@@ -100,34 +80,17 @@ pub struct Writer<'w> {
 }
 
 impl<'w> Writer<'w> {
-    /// Starts the file at `path` and writes its header. Needs room for the whole file. With `sha256` (64 lower-case digits)
-    /// only the file that has it will be kept.
+    /// Starts the file and writes its header. Needs room for the whole file. With `sha256` (64 lower-case digits) only the file
+    /// that has it will be kept.
     ///
     /// # Errors
-    /// [`WriteError::DiskFull`] before anything is written; [`WriteError::Io`] where the folder cannot be written to.
-    pub fn create(path: &Path, header: &Header, sha256: Option<&str>, watch: Watch<'w>) -> Result<Self, WriteError> {
+    /// [`WriteError::Output`], where there is no room before anything is written.
+    pub fn create(out: Output, header: &Header, sha256: Option<&str>, watch: Watch<'w>) -> Result<Self, WriteError> {
         let wanted = header.file_bytes();
-        let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let io = |source: io::Error| WriteError::Io { path: path.to_owned(), source };
-        let Some(name) = path.file_name() else {
-            return Err(io(io::Error::new(ErrorKind::IsADirectory, "this is no file name")));
-        };
-        if let Some(free) = free_bytes(folder)
-            && free < wanted
-        {
-            return Err(WriteError::DiskFull { path: path.to_owned(), wanted, free });
-        }
-        let mut prefix = name.to_owned();
-        prefix.push(".");
-        let part = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(io)?;
+        out.reserve(wanted)?;
         let mut writer = Self {
-            path: path.to_owned(),
-            out: BufWriter::with_capacity(BUFFER, part),
+            path: out.path().to_owned(),
+            out: BufWriter::with_capacity(BUFFER, out),
             tensors: header.tensors().to_vec().into_iter(),
             left: 0,
             padding: 0,
@@ -178,21 +141,22 @@ impl<'w> Writer<'w> {
     ///
     /// # Errors
     /// [`WriteError::Order`] when something is missing; [`WriteError::OtherFile`] when the hash is not the expected one;
-    /// [`WriteError::Io`] when the file cannot be renamed.
+    /// [`WriteError::Output`] when the last bytes or the name cannot be written.
     pub fn finish(mut self) -> Result<Written, WriteError> {
         self.end_tensor("the end of the file")?;
         if let Some(next) = self.tensors.next() {
             return Err(self.out_of_order(format!("tensor `{}`", next.name), "the end of the file".to_owned()));
         }
-        let Self { path, out, written, wanted, expected, .. } = self;
+        let Self { path, mut out, written, expected, .. } = self;
         if let Some((expected, hash)) = expected {
             let found = hex(hash);
             if found != expected {
                 return Err(WriteError::OtherFile { path, expected, found });
             }
         }
-        let part = out.into_inner().map_err(|e| fault(&path, written, wanted, e.into_error()))?;
-        part.persist(&path).map_err(|e| fault(&path, written, wanted, e.error))?;
+        out.flush().map_err(|error| out.get_ref().fault(error))?;
+        let (out, _) = out.into_parts();
+        out.keep()?;
         Ok(Written { path, bytes: Bytes(written) })
     }
 
@@ -207,7 +171,7 @@ impl<'w> Writer<'w> {
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         for chunk in bytes.chunks(CHUNK) {
-            self.out.write_all(chunk).map_err(|e| fault(&self.path, self.written, self.wanted, e))?;
+            self.out.write_all(chunk).map_err(|error| self.out.get_ref().fault(error))?;
             if let Some((_, hash)) = &mut self.expected {
                 hash.update(chunk);
             }
@@ -225,22 +189,6 @@ impl<'w> Writer<'w> {
     fn out_of_order(&self, expected: String, found: String) -> WriteError {
         WriteError::Order { path: self.path.clone(), expected, found }
     }
-}
-
-fn fault(path: &Path, written: u64, wanted: u64, source: io::Error) -> WriteError {
-    match source.kind() {
-        // What was written is what the disk had, whatever it promised.
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            WriteError::DiskFull { path: path.to_owned(), wanted: Bytes(wanted), free: Bytes(written) }
-        }
-        _ => WriteError::Io { path: path.to_owned(), source },
-    }
-}
-
-/// What the disk of a folder has for this user; `None` where the file system does not say.
-fn free_bytes(folder: &Path) -> Option<Bytes> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
-    (disk.f_blocks > 0).then(|| Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
 /// The digest as 64 lower-case digits.

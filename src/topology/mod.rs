@@ -38,11 +38,12 @@ mod validate;
 mod wiring;
 mod yaml;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::files::{InputError, read_regular_text};
 use crate::units::{Bytes, CardId};
 
 pub use amounts::Flops;
@@ -59,21 +60,8 @@ pub use settings::{
 #[derive(Debug, Error)]
 pub enum TopologyError {
     /// The file cannot be read as text.
-    #[error("the topology cannot be read: {source}; ready files are in the folder `topology`")]
-    Read {
-        /// What the system said, with the path.
-        source: std::io::Error,
-    },
-    /// The file is larger than a topology can be, so it was not read.
-    #[error("the topology {} has {bytes}, more than the {most} a topology may have; is this the right file?", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: Bytes,
-        /// The most that is read.
-        most: Bytes,
-    },
+    #[error("the topology cannot be read: {0}; ready files are in the folder `topology`")]
+    Read(#[from] InputError),
     /// The file has mistakes.
     #[error("{0}")]
     Invalid(Problems),
@@ -95,13 +83,7 @@ pub struct Topology {
 impl Topology {
     /// Reads and checks a file. What it leaves out about the host is asked from the operating system.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
-        let most = tree::MAX_FILE_BYTES as u64;
-        let read = |source| TopologyError::Read { source };
-        let bytes = fs_err::File::open(path).and_then(|file| file.metadata()).map_err(read)?.len();
-        if bytes > most {
-            return Err(TopologyError::TooLarge { path: path.to_owned(), bytes: Bytes(bytes), most: Bytes(most) });
-        }
-        let text = fs_err::read_to_string(path).map_err(read)?;
+        let text = read_regular_text(path, "the path of a YAML file", Bytes(tree::MAX_FILE_BYTES as u64))?;
         Self::parse(&path.display().to_string(), &text, HostFacts::read()).map_err(TopologyError::Invalid)
     }
 

@@ -87,12 +87,11 @@ fn name(resident: ResidentCells) -> String {
 }
 
 /// Measures and prints, row by row.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     ensure!(
         matches!(args.arms[..], [State::Off, State::On] | [State::On, State::Off]),
         "--arms: both arms are measured, once each; say off,on or on,off"
     );
-    let interrupt = Interrupt::install()?;
     let model = args.machine.open_model()?;
     let cases: Vec<&Case> = args.prompts.iter().chain(&args.follow_up).collect();
     let topology = base(args, &model, &cases)?;
