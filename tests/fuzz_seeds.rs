@@ -153,7 +153,7 @@ fn tokenizer_seeds() -> Vec<Vec<u8>> {
     let own = [
         "gpt2\nllama-bpe\n\0a\nb\nab\n\u{120}\n3<s>\n4<u>\0a b\0a b ab<s><u>",
         "gpt2\n\n\u{3}\0a\nb\nc\nab\nabc\0a b\nab c\0abcabc",
-        "llama\n\n\u{f}\02<unk>\n3<s>\n3</s>\n6<0x41>\n\u{2581}\na\n\u{2581}a\nb\0\0a b A\u{e9}",
+        "llama\n\n\u{f}\x002<unk>\n3<s>\n3</s>\n6<0x41>\n\u{2581}\na\n\u{2581}a\nb\0\0a b A\u{e9}",
         "none\n\n\0\0\0text",
     ];
     known.chain(own.iter().map(|own| [&[tokenizer::OWN], own.as_bytes()].concat())).collect()

@@ -157,10 +157,10 @@ pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
     wave.min(if gpus { GPU_ROW_BLOCK } else { ROW_BLOCK })
 }
 
-/// Rows whose experts the host pool shares: a step's, and with `prompt.host_pool` those of a wave below the floor.
+/// Rows whose experts the host pool shares: a step's, and with `prompt.host_pool` those of a prompt below the floor.
 pub fn shared_rows(settings: &RunSettings, wave: usize) -> usize {
-    let below = (settings.prompt.floor as usize).saturating_sub(1).min(wave);
-    let prompt = if settings.prompt.host_pool { below } else { 0 };
+    // The prompt's shortest wave is compared with the floor, and other waves have one row more: as many as the floor.
+    let prompt = if settings.prompt.host_pool { (settings.prompt.floor as usize).min(wave) } else { 0 };
     prompt.max(settings.sequences as usize)
 }
 
