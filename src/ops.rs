@@ -33,6 +33,15 @@ pub enum Activation {
     Silu,
 }
 
+/// What a product does with what its output held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// It is overwritten: `out = W x`.
+    Store,
+    /// The product is added to it, after its own sum is complete and rounded to f32: `out = out + W x`.
+    Add,
+}
+
 /// How router logits become expert weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouterRule {

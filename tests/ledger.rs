@@ -7,6 +7,7 @@ mod programs;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use aqueduct::card::command::{CopyIn, CopyOut, CopyWithin};
 use aqueduct::card::ledger::{Ledger, LedgerCard};
 use aqueduct::card::virt::{Faults, VirtualCard, VirtualOptions};
 use aqueduct::card::{Card, CardError, Command, HostBuf, HostMemory, Lease, Region, Stream, Watcher, Why, baton};
@@ -64,15 +65,15 @@ impl Rig {
 }
 
 fn inside(from: &Region, to: &Region) -> Command {
-    Command::Copy { from: from.whole(), to: to.whole() }
+    Command::CopyWithin(CopyWithin { from: from.whole(), to: to.whole() })
 }
 
 fn copy_in(from: &HostBuf, to: &Region) -> Command {
-    Command::CopyIn { from: from.whole(), to: to.whole() }
+    Command::CopyIn(CopyIn { from: from.whole(), to: to.whole() })
 }
 
 fn copy_out(from: &Region, to: &HostBuf) -> Command {
-    Command::CopyOut { from: from.whole(), to: to.whole() }
+    Command::CopyOut(CopyOut { from: from.whole(), to: to.whole() })
 }
 
 #[test]
@@ -172,7 +173,10 @@ fn sealed_and_adopted_memory_is_read_freely() {
     let weights = rig.cards[0].adopt(&host.whole(), "weights").unwrap().unwrap();
     std::thread::spawn({
         let (card, x) = (Arc::clone(&rig.cards[0]), x.clone());
-        move || card.submit(Stream::Compute, Command::Copy { from: weights.whole(), to: x.whole() }).unwrap()
+        move || {
+            card.submit(Stream::Compute, Command::CopyWithin(CopyWithin { from: weights.whole(), to: x.whole() }))
+                .unwrap()
+        }
     })
     .join()
     .unwrap();
@@ -187,9 +191,10 @@ fn a_command_with_an_ended_lease_is_refused() {
     let (slot, x) = (rig.region(0, "expert pool"), rig.region(0, "x"));
     let lease = Lease::new(Arc::clone(card), &[slot.whole()], &[Stream::Compute], WHY);
     let borrowed = lease.spans()[0];
-    card.submit(Stream::Compute, Command::Copy { from: x.whole(), to: borrowed }).unwrap();
+    card.submit(Stream::Compute, Command::CopyWithin(CopyWithin { from: x.whole(), to: borrowed })).unwrap();
     lease.end().unwrap();
-    let text = rig.complaint(card.submit(Stream::Compute, Command::Copy { from: x.whole(), to: borrowed }));
+    let text =
+        rig.complaint(card.submit(Stream::Compute, Command::CopyWithin(CopyWithin { from: x.whole(), to: borrowed })));
     assert!(text.contains("lease") && text.contains("`expert pool`") && text.contains("ended"), "{text}");
     assert_eq!(rig.ledger.counts().waits[&WHY], 1);
 }
@@ -201,7 +206,7 @@ fn a_lease_orders_what_its_holder_does_next_with_the_slots() {
     let (slot, x) = (rig.region(0, "expert pool"), rig.region(0, "x"));
     let refill = inside(&x, &slot);
     let lease = Lease::new(Arc::clone(card), &[slot.whole()], &[Stream::Experts], WHY);
-    card.submit(Stream::Experts, Command::Copy { from: x.whole(), to: lease.spans()[0] }).unwrap();
+    card.submit(Stream::Experts, Command::CopyWithin(CopyWithin { from: x.whole(), to: lease.spans()[0] })).unwrap();
     drop(lease);
     card.submit(Stream::Compute, refill.clone()).unwrap();
     rig.clean();
@@ -211,7 +216,7 @@ fn a_lease_orders_what_its_holder_does_next_with_the_slots() {
     let (slot, x) = (rig.region(0, "expert pool"), rig.region(0, "x"));
     rig.ledger.leave_out(WHY);
     let lease = Lease::new(Arc::clone(card), &[slot.whole()], &[Stream::Experts], WHY);
-    card.submit(Stream::Experts, Command::Copy { from: x.whole(), to: lease.spans()[0] }).unwrap();
+    card.submit(Stream::Experts, Command::CopyWithin(CopyWithin { from: x.whole(), to: lease.spans()[0] })).unwrap();
     drop(lease);
     rig.complaint(card.submit(Stream::Compute, inside(&x, &slot)));
     assert_eq!(rig.ledger.counts().left_out[&WHY], 1);
@@ -273,7 +278,7 @@ fn what_a_card_refuses_leaves_no_trace() {
     let rig = Rig::new();
     let card = &rig.cards[0];
     let (x, y) = (rig.region(0, "x"), rig.region(0, "y"));
-    let short = Command::Copy { from: x.span(0, 8), to: y.span(0, 4) };
+    let short = Command::CopyWithin(CopyWithin { from: x.span(0, 8), to: y.span(0, 4) });
     assert!(matches!(card.submit(Stream::Compute, short), Err(CardError::Refused { .. })));
     card.submit(Stream::KvIn, inside(&x, &y)).unwrap();
     rig.clean();
@@ -306,15 +311,19 @@ fn a_hundred_thousand_commands_take_seconds() {
         if let Some(event) = &released[i % 8] {
             card.wait(Stream::Experts, event, WHY).unwrap();
         }
-        card.submit(Stream::Experts, Command::CopyIn { from: host.span(0, 512).unwrap(), to: slot }).unwrap();
+        card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: host.span(0, 512).unwrap(), to: slot })).unwrap();
         let arrived = card.record(Stream::Experts).unwrap();
         card.wait(Stream::Compute, &arrived, WHY).unwrap();
-        card.submit(Stream::Compute, Command::Copy { from: slot, to: x.span(0, 512) }).unwrap();
+        card.submit(Stream::Compute, Command::CopyWithin(CopyWithin { from: slot, to: x.span(0, 512) })).unwrap();
         released[i % 8] = Some(card.record(Stream::Compute).unwrap());
         let cell = i % 256;
-        card.submit(Stream::Compute, Command::Copy { from: x.span(0, 16), to: cells.span(cell * 16, 16) }).unwrap();
+        card.submit(
+            Stream::Compute,
+            Command::CopyWithin(CopyWithin { from: x.span(0, 16), to: cells.span(cell * 16, 16) }),
+        )
+        .unwrap();
         let seen = (cell + 1) * 16;
-        let read = Command::CopyOut { from: cells.span(0, seen), to: out.span(0, seen).unwrap() };
+        let read = Command::CopyOut(CopyOut { from: cells.span(0, seen), to: out.span(0, seen).unwrap() });
         card.submit(Stream::Compute, read).unwrap();
     }
     let took = start.elapsed();

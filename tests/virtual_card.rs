@@ -12,10 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use aqueduct::card::command::{AttentionEnd, Cells, ExpertsInto, HeldExpert, Into, LinearPart, Phase, Routing, Weight};
+use aqueduct::card::command::{
+    Attend, AttentionEnd, Cells, Combine, CopyIn, CopyOut, CopyWithin, Epilogue, ExpertsInto, GatedActivation,
+    HeldExpert, Linear, LinearPart, Phase, RmsNorm, Route, Routing, RunExperts, StoreKv, Weight,
+};
 use aqueduct::card::timeline::{Timeline, Track, Work};
 use aqueduct::card::virt::{Faults, LinkRates, VirtualCard, VirtualOptions};
-use aqueduct::card::{Card, CardError, CardKind, Command, HostBuf, HostMemory, Lease, Region, Stream, Why, scratch};
+use aqueduct::card::{Card, CardError, CardKind, Command, HostBuf, HostMemory, Lease, Region, Stream, Why};
 use aqueduct::cpu::Team;
 use aqueduct::ops::{
     ATTENTION_TILE, Activation, AttentionShape, BlobLayout, CellLayout, ExpertSet, KvType, RouterRule, RouterScores,
@@ -62,13 +65,13 @@ impl Bench {
     fn floats(&self, values: &[f32]) -> Region {
         let region = self.region(values.len() as u64 * 4, "floats");
         let from = host(bytemuck::cast_slice(values));
-        self.card.submit(Stream::Compute, Command::CopyIn { from: from.whole(), to: region.whole() }).unwrap();
+        self.card.submit(Stream::Compute, Command::CopyIn(CopyIn { from: from.whole(), to: region.whole() })).unwrap();
         region
     }
 
     fn read(&self, region: &Region) -> Vec<f32> {
         let to = HostMemory::default().alloc(region.bytes, "read back").unwrap();
-        self.card.submit(Stream::Compute, Command::CopyOut { from: region.whole(), to: to.whole() }).unwrap();
+        self.card.submit(Stream::Compute, Command::CopyOut(CopyOut { from: region.whole(), to: to.whole() })).unwrap();
         self.card.drain(Stream::Compute, WHY).unwrap();
         to.whole().read(bytemuck::pod_collect_to_vec).unwrap()
     }
@@ -88,7 +91,7 @@ fn host(bytes: &[u8]) -> HostBuf {
 }
 
 fn copy(from: &Region, to: &Region) -> Command {
-    Command::Copy { from: from.whole(), to: to.whole() }
+    Command::CopyWithin(CopyWithin { from: from.whole(), to: to.whole() })
 }
 
 #[test]
@@ -136,26 +139,31 @@ fn a_wrong_command_is_refused_with_its_reason_and_nothing_runs() {
     let (bench, other) = (Bench::new(), Bench::new());
     let (x, w, out) = (bench.region(64, "x"), bench.region(16, "norm weight"), bench.region(64, "out"));
     let foreign = other.region(64, "foreign");
-    let norm = |x, rows, out| Command::RmsNorm { x, weight: w.whole(), eps: 1e-5, rows, cols: 4, out };
+    let norm = |x, rows, out| Command::RmsNorm(RmsNorm { x, weight: w.whole(), eps: 1e-5, rows, cols: 4, out });
     let mut beyond = x.whole();
     beyond.offset = 32;
     let sealed = host(&[0; 64]);
     sealed.seal();
     let part = |ty, rows, at| LinearPart { weight: Weight { ty, rows, cols: 4, at }, bias: None, out: out.whole() };
-    let linear = |part| Command::Linear {
-        x: x.whole(),
-        rows: 4,
-        parts: vec![part],
-        into: Into::Store,
-        phase: Phase::Prompt,
-        scratch: bench.region(1024, "scratch").whole(),
+    let linear = |part| {
+        Command::Linear(Linear {
+            x: x.whole(),
+            rows: 4,
+            parts: vec![part],
+            epilogue: Epilogue::Store,
+            phase: Phase::Prompt,
+            scratch: bench.region(1024, "scratch").whole(),
+        })
     };
     let cases = [
-        (Command::Copy { from: x.whole(), to: foreign.whole() }, "memory of card"),
-        (Command::Copy { from: x.span(0, 8), to: out.span(0, 4) }, "the source has 8 bytes, the target 4"),
-        (Command::Copy { from: beyond, to: out.whole() }, "do not lie inside `x`"),
-        (Command::Copy { from: x.span(0, 8), to: x.span(4, 8) }, "are written and used otherwise"),
-        (Command::CopyOut { from: x.whole(), to: sealed.whole() }, "sealed"),
+        (Command::CopyWithin(CopyWithin { from: x.whole(), to: foreign.whole() }), "memory of card"),
+        (
+            Command::CopyWithin(CopyWithin { from: x.span(0, 8), to: out.span(0, 4) }),
+            "the source has 8 bytes, the target 4",
+        ),
+        (Command::CopyWithin(CopyWithin { from: beyond, to: out.whole() }), "do not lie inside `x`"),
+        (Command::CopyWithin(CopyWithin { from: x.span(0, 8), to: x.span(4, 8) }), "are written and used otherwise"),
+        (Command::CopyOut(CopyOut { from: x.whole(), to: sealed.whole() }), "sealed"),
         (norm(x.whole(), 3, out.whole()), "x has 64 bytes, but 48"),
         (norm(x.span(2, 48), 3, out.span(0, 48)), "not aligned"),
         (norm(x.span(0, 48), 3, x.span(16, 48)), "are written and used otherwise"),
@@ -168,7 +176,9 @@ fn a_wrong_command_is_refused_with_its_reason_and_nothing_runs() {
     }
     let mut unknown = x.whole();
     unknown.region = foreign.id;
-    assert!(bench.refusal(Command::Copy { from: unknown, to: out.whole() }).contains("does not exist"));
+    assert!(
+        bench.refusal(Command::CopyWithin(CopyWithin { from: unknown, to: out.whole() })).contains("does not exist")
+    );
     bench.card.drain(Stream::Compute, WHY).unwrap();
     assert_eq!(bench.timeline.entries(), []);
 }
@@ -178,7 +188,7 @@ fn kernels_compute_in_place_and_apart() {
     let bench = Bench::new();
     let (x, weight) = (bench.floats(&[3.0, 4.0, 0.0, 0.0]), bench.floats(&[1.0, 2.0, 1.0, 1.0]));
     let out = bench.region(16, "out");
-    let norm = |x, out| Command::RmsNorm { x, weight: weight.whole(), eps: 0.0, rows: 1, cols: 4, out };
+    let norm = |x, out| Command::RmsNorm(RmsNorm { x, weight: weight.whole(), eps: 0.0, rows: 1, cols: 4, out });
     bench.card.submit(Stream::Compute, norm(x.whole(), out.whole())).unwrap();
     bench.card.submit(Stream::Compute, norm(x.whole(), x.whole())).unwrap();
     let found = bench.read(&out);
@@ -186,12 +196,14 @@ fn kernels_compute_in_place_and_apart() {
     assert_eq!(bench.read(&x), found);
 
     let (gate, up) = (bench.floats(&[0.0, 20.0, -20.0, 1.0]), bench.floats(&[5.0, 2.0, 3.0, 1.0]));
-    let gated = |gate: &Region, out: &Region| Command::GatedActivation {
-        gate: gate.whole(),
-        up: up.whole(),
-        elements: 4,
-        activation: Activation::Silu,
-        out: out.whole(),
+    let gated = |gate: &Region, out: &Region| {
+        Command::GatedActivation(GatedActivation {
+            gate: gate.whole(),
+            up: up.whole(),
+            elements: 4,
+            activation: Activation::Silu,
+            out: out.whole(),
+        })
     };
     bench.card.submit(Stream::Compute, gated(&gate, &out)).unwrap();
     bench.card.submit(Stream::Compute, gated(&gate, &gate)).unwrap();
@@ -207,22 +219,24 @@ fn products_store_or_add_and_take_a_bias() {
     let x = bench.floats(&[1.0, 2.0, 3.0, 4.0]);
     let weight = bench.floats(&[1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
     let (bias, out) = (bench.floats(&[100.0, 200.0]), bench.floats(&[7.0, 7.0]));
-    let work = bench.region(scratch::linear(CardKind::Virtual, 1, 4) as u64, "scratch");
-    let product = |bias, into| Command::Linear {
-        x: x.whole(),
-        rows: 1,
-        parts: vec![LinearPart {
-            weight: Weight { ty: QuantType::F32, rows: 2, cols: 4, at: weight.whole() },
-            bias,
-            out: out.whole(),
-        }],
-        into,
-        phase: Phase::Decode,
-        scratch: work.whole(),
+    let work = bench.region(Linear::scratch_bytes(CardKind::Virtual, 1, 4) as u64, "scratch");
+    let product = |bias, into| {
+        Command::Linear(Linear {
+            x: x.whole(),
+            rows: 1,
+            parts: vec![LinearPart {
+                weight: Weight { ty: QuantType::F32, rows: 2, cols: 4, at: weight.whole() },
+                bias,
+                out: out.whole(),
+            }],
+            epilogue: into,
+            phase: Phase::Decode,
+            scratch: work.whole(),
+        })
     };
-    bench.card.submit(Stream::Compute, product(None, Into::Add)).unwrap();
+    bench.card.submit(Stream::Compute, product(None, Epilogue::Add)).unwrap();
     assert_eq!(bench.read(&out), [8.0, 17.0]);
-    bench.card.submit(Stream::Compute, product(Some(bias.whole()), Into::Store)).unwrap();
+    bench.card.submit(Stream::Compute, product(Some(bias.whole()), Epilogue::Store)).unwrap();
     assert_eq!(bench.read(&out), [101.0, 210.0]);
 }
 
@@ -235,8 +249,12 @@ fn attention_reads_the_cells_that_were_written_in_one_pass_or_two() {
     let wave = |step: f32| (0..count * 8).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
     let (k, v, q) = (bench.floats(&wave(0.37)), bench.floats(&wave(0.11)), bench.floats(&wave(0.73)[..16]));
     let cells = bench.region((count * layout.cell_bytes()) as u64, "cells");
-    let stored =
-        Command::StoreKv { k: k.whole(), v: v.whole(), layout, cells: Cells { at: cells.whole(), first: 0, count } };
+    let stored = Command::StoreKv(StoreKv {
+        k: k.whole(),
+        v: v.whole(),
+        layout,
+        cells: Cells { at: cells.whole(), first: 0, count },
+    });
     bench.card.submit(Stream::Compute, stored).unwrap();
 
     let (state, one, two) = (bench.region(2 * 10 * 4, "state"), bench.region(64, "out"), bench.region(64, "out"));
@@ -245,19 +263,21 @@ fn attention_reads_the_cells_that_were_written_in_one_pass_or_two() {
         first,
         count,
     };
-    let attend = |cells: Vec<Cells>, resume, end| Command::Attention {
-        q: q.whole(),
-        rows: 1,
-        first: count - 1,
-        shape,
-        layout,
-        cells,
-        beyond: None,
-        state: state.whole(),
-        resume,
-        end,
-        phase: Phase::Decode,
-        scratch: state.span(0, 0),
+    let attend = |cells: Vec<Cells>, resume, end| {
+        Command::Attend(Attend {
+            q: q.whole(),
+            rows: 1,
+            first: count - 1,
+            shape,
+            layout,
+            cells,
+            host_cells: None,
+            state: state.whole(),
+            resume,
+            end,
+            phase: Phase::Decode,
+            scratch: state.span(0, 0),
+        })
     };
     let (early, late) = (part(0, ATTENTION_TILE), part(ATTENTION_TILE, 3));
     bench.card.submit(Stream::Compute, attend(vec![early, late], false, AttentionEnd::Finish(one.whole()))).unwrap();
@@ -280,12 +300,12 @@ fn the_router_chooses_experts_which_run_and_are_combined() {
         (words(rows * top_k, "ids"), words(rows * top_k, "weights"), words(experts + 1 + rows * top_k, "groups"));
     let routing = Routing { rows, experts, top_k, ids: ids.whole(), weights: weights.whole(), groups: groups.whole() };
     let routed = HostMemory::default().alloc(ExpertSet::bytes(experts), "routed set").unwrap();
-    let route = Command::Route {
+    let route = Command::Route(Route {
         logits: logits.whole(),
         rule: RouterRule { scores: RouterScores::Softmax, top_k, normalise: true, scale: 1.0 },
         routing,
         routed: Some(routed.whole()),
-    };
+    });
     bench.card.submit(Stream::Compute, route).unwrap();
     let ids: Vec<u32> = bench.read(&ids).iter().map(|x| x.to_bits()).collect();
     assert_eq!(ids, [1, 3, 0, 3]);
@@ -301,14 +321,16 @@ fn the_router_chooses_experts_which_run_and_are_combined() {
     let held = |ids: &[usize]| -> Vec<HeldExpert> {
         ids.iter().map(|id| HeldExpert { id: ExpertId(*id as u32), blob: blobs[*id].whole() }).collect()
     };
-    let work = bench.region(scratch::experts(CardKind::Virtual, rows, top_k, &layout) as u64, "scratch");
-    let run = |experts, into| Command::Experts {
-        x: x.whole(),
-        routing,
-        layout: Arc::clone(&layout),
-        experts,
-        into,
-        scratch: work.whole(),
+    let work = bench.region(RunExperts::scratch_bytes(CardKind::Virtual, rows, top_k, &layout) as u64, "scratch");
+    let run = |experts, into| {
+        Command::RunExperts(RunExperts {
+            x: x.whole(),
+            routing,
+            layout: Arc::clone(&layout),
+            experts,
+            into,
+            scratch: work.whole(),
+        })
     };
     let (prompt, decode) = (words(rows * width, "prompt"), words(rows * width, "decode"));
     let (slots, host_slots) = (words(rows * top_k * width, "slots"), words(rows * top_k * width, "host slots"));
@@ -316,14 +338,14 @@ fn the_router_chooses_experts_which_run_and_are_combined() {
     bench.card.submit(Stream::Compute, all).unwrap();
     bench.card.submit(Stream::Compute, run(held(&[1, 3]), ExpertsInto::Slots(slots.whole()))).unwrap();
     bench.card.submit(Stream::Compute, run(held(&[0]), ExpertsInto::Slots(host_slots.whole()))).unwrap();
-    let combine = Command::Combine {
+    let combine = Command::Combine(Combine {
         routing,
         slots: slots.whole(),
         host_slots: Some(host_slots.whole()),
         held: ExpertSet::new(experts, [1, 3].map(ExpertId)),
         width,
         out: decode.whole(),
-    };
+    });
     bench.card.submit(Stream::Compute, combine).unwrap();
     let found = bench.read(&prompt);
     assert!(found.iter().all(|x| x.is_finite() && *x != 0.0), "{found:?}");
@@ -335,7 +357,7 @@ fn streams_wait_for_events_and_hosts_poll_them() {
     let bench = Bench::with(Some(LinkRates { h2d: Rate(1e6), d2h: Rate(1e6) }));
     let (slot, x) = (bench.region(20_000, "slot"), bench.region(20_000, "x"));
     let from = host(&[9; 20_000]);
-    bench.card.submit(Stream::Experts, Command::CopyIn { from: from.whole(), to: slot.whole() }).unwrap();
+    bench.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: from.whole(), to: slot.whole() })).unwrap();
     let arrived = bench.card.record(Stream::Experts).unwrap();
     assert_eq!(bench.card.finished(&arrived), Ok(false), "20 ms of copying have just begun");
     bench.card.wait(Stream::Compute, &arrived, Why("expert arrived")).unwrap();
@@ -375,11 +397,11 @@ fn a_slowed_link_takes_its_time_and_is_shared_by_its_direction() {
             // Two streams in one direction share 10 MB/s: 6 x 10 ms.
             let on = if i % 2 == 0 { Stream::Experts } else { Stream::KvIn };
             let to = slots.span(i * 100_000, 100_000);
-            bench.card.submit(on, Command::CopyIn { from: from.whole(), to }).unwrap();
+            bench.card.submit(on, Command::CopyIn(CopyIn { from: from.whole(), to })).unwrap();
         }
         // The other direction is free meanwhile: 5 x 5 ms.
         for _ in 0..5 {
-            bench.card.submit(Stream::KvOut, Command::CopyOut { from: own.whole(), to: to.whole() }).unwrap();
+            bench.card.submit(Stream::KvOut, Command::CopyOut(CopyOut { from: own.whole(), to: to.whole() })).unwrap();
         }
         bench.card.drain(Stream::KvOut, WHY).unwrap();
         let out = start.elapsed();
@@ -407,7 +429,10 @@ fn many_small_copies_keep_the_rate() {
         let start = Instant::now();
         for _ in 0..3_000 {
             // 10 us each, less than a thread can sleep.
-            bench.card.submit(Stream::Experts, Command::CopyIn { from: from.whole(), to: slot.whole() }).unwrap();
+            bench
+                .card
+                .submit(Stream::Experts, Command::CopyIn(CopyIn { from: from.whole(), to: slot.whole() }))
+                .unwrap();
         }
         bench.card.drain(Stream::Experts, WHY).unwrap();
         let took = start.elapsed();
@@ -423,7 +448,7 @@ fn many_small_copies_keep_the_rate() {
 fn a_refused_copy_is_an_error_of_its_submission_only() {
     let bench = Bench::new();
     let (from, slot) = (host(&[1; 64]), bench.region(64, "slot"));
-    let command = Command::CopyIn { from: from.whole(), to: slot.whole() };
+    let command = Command::CopyIn(CopyIn { from: from.whole(), to: slot.whole() });
     bench.faults.refuse_copy(2);
     bench.card.submit(Stream::Experts, command.clone()).unwrap();
     assert!(matches!(bench.card.submit(Stream::Experts, command.clone()), Err(CardError::Refused { .. })));
@@ -448,7 +473,8 @@ fn a_failed_command_fails_the_card_until_it_recovers() {
         } else {
             bench.faults.fail_copy(1);
         }
-        let command = if panics { copy(&x, &slot) } else { Command::CopyIn { from: from.whole(), to: slot.whole() } };
+        let command =
+            if panics { copy(&x, &slot) } else { Command::CopyIn(CopyIn { from: from.whole(), to: slot.whole() }) };
         bench.card.submit(Stream::Experts, command).unwrap();
         let after = bench.card.record(Stream::Experts).unwrap();
         let error = bench.card.sync(&after, WHY).unwrap_err();
@@ -462,7 +488,7 @@ fn a_failed_command_fails_the_card_until_it_recovers() {
 
         bench.card.recover().unwrap();
         bench.card.drain(Stream::Experts, WHY).unwrap();
-        let command = Command::CopyIn { from: from.whole(), to: x.whole() };
+        let command = Command::CopyIn(CopyIn { from: from.whole(), to: x.whole() });
         bench.card.submit(Stream::Compute, command).unwrap();
         assert_eq!(bench.read(&x)[0].to_bits(), 0x0707_0707);
     }
@@ -472,7 +498,7 @@ fn a_failed_command_fails_the_card_until_it_recovers() {
 fn what_is_queued_behind_a_failure_does_not_run() {
     let bench = Bench::with(Some(LinkRates { h2d: Rate(1e6), d2h: Rate(1e6) }));
     let (from, slot, x) = (host(&[7; 20_000]), bench.region(20_000, "slot"), bench.region(20_000, "x"));
-    let slow = Command::CopyIn { from: from.whole(), to: slot.whole() };
+    let slow = Command::CopyIn(CopyIn { from: from.whole(), to: slot.whole() });
     bench.card.submit(Stream::Experts, slow).unwrap();
     let arrived = bench.card.record(Stream::Experts).unwrap();
     bench.card.wait(Stream::Compute, &arrived, WHY).unwrap();
@@ -489,11 +515,11 @@ fn a_card_that_waits_for_a_failed_one_fails_too() {
     let (bench, next) = (Bench::new(), Bench::new());
     let (x, to) = (bench.region(64, "x"), HostMemory::default().alloc(64, "hand-off").unwrap());
     bench.faults.fail_copy(1);
-    bench.card.submit(Stream::HandOff, Command::CopyOut { from: x.whole(), to: to.whole() }).unwrap();
+    bench.card.submit(Stream::HandOff, Command::CopyOut(CopyOut { from: x.whole(), to: to.whole() })).unwrap();
     let sent = bench.card.record(Stream::HandOff).unwrap();
     next.card.wait(Stream::HandOff, &sent, Why("hand-off sent")).unwrap();
     let y = next.region(64, "y");
-    let _ = next.card.submit(Stream::HandOff, Command::CopyIn { from: to.whole(), to: y.whole() });
+    let _ = next.card.submit(Stream::HandOff, Command::CopyIn(CopyIn { from: to.whole(), to: y.whole() }));
     let error = next.card.drain(Stream::HandOff, WHY).unwrap_err().to_string();
     assert!(error.contains("hand-off sent") && error.contains(&bench.card.id().to_string()), "{error}");
     next.card.recover().unwrap();
@@ -507,13 +533,13 @@ fn a_lease_drains_its_streams_when_it_drops() {
     let card: Arc<dyn Card> = bench.card.clone();
     let lease = Lease::new(Arc::clone(&card), &[slot.whole()], &[Stream::Experts], WHY);
     let span = lease.spans()[0];
-    card.submit(Stream::Experts, Command::CopyIn { from: from.whole(), to: span }).unwrap();
+    card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: from.whole(), to: span })).unwrap();
     let arrived = card.record(Stream::Experts).unwrap();
     assert_eq!(card.leases().live(), 1);
     drop(lease);
     assert_eq!(card.finished(&arrived), Ok(true));
     assert_eq!(card.leases().live(), 0);
-    let late = card.submit(Stream::Experts, Command::CopyIn { from: from.whole(), to: span }).unwrap_err();
+    let late = card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: from.whole(), to: span })).unwrap_err();
     assert!(matches!(late, CardError::Unordered(_)) && late.to_string().contains("`slot`"), "{late}");
 }
 
@@ -538,7 +564,7 @@ fn dropping_a_card_runs_what_is_queued_and_ends_its_threads() {
     };
     becomes(Stream::ALL.len());
     for _ in 0..100 {
-        bench.card.submit(Stream::Compute, Command::CopyOut { from: x.whole(), to: to.whole() }).unwrap();
+        bench.card.submit(Stream::Compute, Command::CopyOut(CopyOut { from: x.whole(), to: to.whole() })).unwrap();
     }
     let event = bench.card.record(Stream::Compute).unwrap();
     drop(bench);

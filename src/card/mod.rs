@@ -13,7 +13,6 @@ mod lease;
 pub mod ledger;
 mod locking;
 mod memory;
-pub mod scratch;
 pub mod timeline;
 pub mod virt;
 mod watch;

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-/// One end of a wire. Each [`super::Command::Send`] at one end meets one [`super::Command::Receive`] at the other, in their order; neither
-/// may end without the other. Clones are the same end.
+/// One end of a wire. Each [`super::Command::WireSend`] at one end meets one [`super::Command::WireReceive`] at the other, in
+/// their order; neither may end without the other. Clones are the same end.
 #[derive(Clone)]
 pub struct Wire(Arc<dyn WireEnd>);
 

@@ -12,7 +12,7 @@ use super::layer::{F32, Part};
 use super::stage::Stage;
 use super::weights::Attention;
 use super::{EngineError, waits};
-use crate::card::command::{AttentionEnd, Cells, Phase};
+use crate::card::command::{Attend, AttentionEnd, Cells, CopyIn, CopyOut, CopyWithin, Phase, StoreKv};
 use crate::card::{Command, HostBuf, HostSpan, Span, Stream};
 use crate::plan::Use;
 
@@ -126,12 +126,12 @@ impl Stage {
             // One cell a row: where it stands in the tail does not matter.
             let cell = self.buffers.part(Use::Tail, at * layout.cell_bytes(), layout.cell_bytes())?;
             let cells = Cells { at: cell, first: part.first, count: 1 };
-            self.compute(Command::StoreKv { k: own.k, v: own.v, layout, cells })?;
-            self.compute(Command::CopyOut { from: cell, to })?;
+            self.compute(Command::StoreKv(StoreKv { k: own.k, v: own.v, layout, cells }))?;
+            self.compute(Command::CopyOut(CopyOut { from: cell, to }))?;
             let split = self.host_share.first(self.kv.resident()..part.first + 1);
             let row = (split <= part.first).then(|| self.host_row(place, mixer, at, part, split)).transpose()?;
             if let Some(row) = &row {
-                self.compute(Command::CopyOut { from: own.q, to: row.q.clone() })?;
+                self.compute(Command::CopyOut(CopyOut { from: own.q, to: row.q.clone() }))?;
             }
             rows.push((split, row, own));
         }
@@ -155,7 +155,7 @@ impl Stage {
         }
         for (row, own) in rows() {
             self.host_attention.finish(shape, layout, row)?;
-            self.compute(Command::CopyIn { from: row.attended.clone(), to: own.attended })?;
+            self.compute(Command::CopyIn(CopyIn { from: row.attended.clone(), to: own.attended }))?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Stage {
         self.look(Phase::Decode, mixer, own, part.first, Look { cells, beyond, resume: false, last: row.is_none() })?;
         if let Some(row) = row {
             let from = self.buffers.get(Use::AttentionState, row.state.bytes())?;
-            self.compute(Command::CopyOut { from, to: row.state.clone() })?;
+            self.compute(Command::CopyOut(CopyOut { from, to: row.state.clone() }))?;
         }
         Ok(row.is_some())
     }
@@ -229,7 +229,7 @@ impl Stage {
         }
         let own = heads.rows(mixer, 0..cells.len());
         let cells = self.kv.get(place, slot, cells)?;
-        self.compute(Command::StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells })
+        self.compute(Command::StoreKv(StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells }))
     }
 
     /// Stores the wave's rows from `new.start` on in the tail, and copies them to host memory beside what follows.
@@ -248,11 +248,11 @@ impl Stage {
         }
         let own = heads.rows(mixer, new.start - part.first..new.end - part.first);
         let cells = streamed.tail.get(&mixer.cells, new.start, new.clone())?;
-        card.submit(Stream::Compute, Command::StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells })?;
+        card.submit(Stream::Compute, Command::StoreKv(StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells }))?;
         let stored = card.record(Stream::Compute)?;
         card.wait(Stream::KvOut, &stored, waits::CELLS_STORED)?;
         let to = streamed.host.get(place, part.slot, new.clone())?;
-        card.submit(Stream::KvOut, Command::CopyOut { from: cells.at, to })?;
+        card.submit(Stream::KvOut, Command::CopyOut(CopyOut { from: cells.at, to }))?;
         counters.cells_written(cells.at.bytes);
         let copied = card.record(Stream::KvOut)?;
         if let Some(written) = streamed.written.get_mut(place) {
@@ -283,7 +283,7 @@ impl Stage {
         if whole < cells.end {
             let from = at.part((whole - cells.start) * bytes, (cells.end - whole) * bytes);
             let to = tail.get(&mixer.cells, end, whole..cells.end)?.at;
-            card.submit(Stream::Compute, Command::Copy { from, to })?;
+            card.submit(Stream::Compute, Command::CopyWithin(CopyWithin { from, to }))?;
         }
         let count = whole - cells.start;
         Ok((count > 0).then(|| Cells { at: at.part(0, count * bytes), first: cells.start, count }))
@@ -309,20 +309,20 @@ impl Stage {
         let shape = mixer.shape;
         let rows = heads.attended.bytes / (shape.heads * shape.value_dim * F32).max(1);
         let state = rows * shape.heads * (2 + shape.value_dim) * F32;
-        self.compute(Command::Attention {
+        self.compute(Command::Attend(Attend {
             q: heads.q,
             rows,
             first,
             shape,
             layout: mixer.cells,
             cells: look.cells,
-            beyond: look.beyond,
+            host_cells: look.beyond,
             state: self.buffers.get(Use::AttentionState, state)?,
             resume: look.resume,
             end: if look.last { AttentionEnd::Finish(heads.attended) } else { AttentionEnd::Keep },
             phase,
             scratch: self.buffers.whole(Use::Scratch)?,
-        })
+        }))
     }
 
     fn streamed(&self) -> Result<&Streamed, EngineError> {

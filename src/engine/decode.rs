@@ -9,7 +9,7 @@ use super::layer::{F32, Part};
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
-use crate::card::command::{ExpertsInto, HeldExpert, Phase, Routing};
+use crate::card::command::{Combine, CopyIn, CopyOut, ExpertsInto, HeldExpert, Phase, Route, Routing, RunExperts};
 use crate::card::{Command, HostSpan, Span, Stream};
 use crate::ops::ExpertSet;
 use crate::plan::Use;
@@ -57,7 +57,7 @@ impl Stage {
         let Some(pool) = &self.pool else { return Ok(()) };
         let routing = self.routing(rows, *experts, rule.top_k)?;
         let logits = self.buffers.get(Use::RouterLogits, rows * experts * F32)?;
-        self.compute(Command::Route { logits, rule: *rule, routing, routed: None })?;
+        self.compute(Command::Route(Route { logits, rule: *rule, routing, routed: None }))?;
 
         let held = pool.held(layer.index, *experts);
         let normed = self.normed(&(0..rows))?;
@@ -69,14 +69,14 @@ impl Stage {
             let members = (0..*experts as u32).map(ExpertId);
             let on_card =
                 members.filter_map(|id| pool.get(layer.index, id).map(|blob| HeldExpert { id, blob })).collect();
-            self.compute(Command::Experts {
+            self.compute(Command::RunExperts(RunExperts {
                 x: normed,
                 routing,
                 layout: std::sync::Arc::clone(layout),
                 experts: on_card,
                 into: ExpertsInto::Slots(slots),
                 scratch: self.buffers.whole(Use::Scratch)?,
-            })?;
+            }))?;
         }
         let host_slots = match chosen {
             Some(choice) => Some(self.host_share(layer, *experts, &routing, &held, &choice)?),
@@ -86,15 +86,15 @@ impl Stage {
             }
         };
         let out = hidden.part(0, rows * self.width * F32);
-        self.compute(Command::Combine { routing, slots, host_slots, held, width: self.width, out })
+        self.compute(Command::Combine(Combine { routing, slots, host_slots, held, width: self.width, out }))
     }
 
     /// Copies the choice and the rows to the host.
     fn send_choice(&self, routing: &Routing, normed: Span) -> Result<Choice, EngineError> {
         let ids = part_of(&self.host.ids, 0, routing.ids.bytes)?;
         let x = part_of(&self.host.normed, 0, normed.bytes)?;
-        self.compute(Command::CopyOut { from: routing.ids, to: ids.clone() })?;
-        self.compute(Command::CopyOut { from: normed, to: x.clone() })?;
+        self.compute(Command::CopyOut(CopyOut { from: routing.ids, to: ids.clone() }))?;
+        self.compute(Command::CopyOut(CopyOut { from: normed, to: x.clone() }))?;
         Ok(Choice { ids, normed: x, sent: self.card.record(Stream::Compute)? })
     }
 
@@ -122,7 +122,7 @@ impl Stage {
         })?;
         self.counters.decoded(products, routing.rows * routing.top_k - products);
         let to = self.buffers.get(Use::HostSlots, bytes)?;
-        self.compute(Command::CopyIn { from: slots, to })?;
+        self.compute(Command::CopyIn(CopyIn { from: slots, to }))?;
         Ok(to)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::layer::F32;
 use super::stage::Stage;
 use super::{EngineError, waits};
-use crate::card::command::{Into, Phase};
+use crate::card::command::{CopyOut, Epilogue, Phase};
 use crate::card::{Command, Span, Stream};
 use crate::plan::Use;
 
@@ -20,8 +20,8 @@ impl Stage {
         let bytes = n * head.output.weight.rows * F32;
         let logits = self.buffers.get(Use::Logits, bytes)?;
         let to = self.host.logits.span(0, bytes).ok_or_else(no_head)?;
-        self.linear(phase, normed, n, vec![head.output.to(logits)], Into::Store)?;
-        self.compute(Command::CopyOut { from: logits, to: to.clone() })?;
+        self.linear(phase, normed, n, vec![head.output.to(logits)], Epilogue::Store)?;
+        self.compute(Command::CopyOut(CopyOut { from: logits, to: to.clone() }))?;
         let there = self.card.record(Stream::Compute)?;
         self.card.sync(&there, waits::LOGITS)?;
         Ok(to.read(bytemuck::pod_collect_to_vec)?)

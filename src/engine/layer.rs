@@ -7,7 +7,7 @@ use super::attention::Heads;
 use super::kv::cells::Slot;
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
-use crate::card::command::{Into, LinearPart, Phase, Routing};
+use crate::card::command::{Epilogue, GatedActivation, Linear, LinearPart, Phase, RmsNorm, Rotate, Routing};
 use crate::card::{Command, Span, Stream};
 use crate::plan::Use;
 
@@ -37,7 +37,7 @@ impl Stage {
     }
 
     pub(super) fn norm(&self, x: Span, weight: Span, rows: usize, cols: usize, out: Span) -> Result<(), EngineError> {
-        self.compute(Command::RmsNorm { x, weight, eps: self.eps, rows, cols, out })
+        self.compute(Command::RmsNorm(RmsNorm { x, weight, eps: self.eps, rows, cols, out }))
     }
 
     pub(super) fn linear(
@@ -46,9 +46,16 @@ impl Stage {
         x: Span,
         rows: usize,
         parts: Vec<LinearPart>,
-        into: Into,
+        into: Epilogue,
     ) -> Result<(), EngineError> {
-        self.compute(Command::Linear { x, rows, parts, into, phase, scratch: self.buffers.whole(Use::Scratch)? })
+        self.compute(Command::Linear(Linear {
+            x,
+            rows,
+            parts,
+            epilogue: into,
+            phase,
+            scratch: self.buffers.whole(Use::Scratch)?,
+        }))
     }
 
     /// The attention mixer for `rows` of the wave or step, which are the rows of `parts`.
@@ -73,7 +80,7 @@ impl Stage {
         let q = self.buffers.get(Use::Queries, n * q_row)?;
         let k = self.buffers.get(Use::Keys, n * k_row)?;
         let v = self.buffers.get(Use::Values, n * v_row)?;
-        self.linear(phase, normed, n, vec![mixer.q.to(q), mixer.k.to(k), mixer.v.to(v)], Into::Store)?;
+        self.linear(phase, normed, n, vec![mixer.q.to(q), mixer.k.to(k), mixer.v.to(v)], Epilogue::Store)?;
         if let Some(weight) = mixer.q_norm {
             self.norm(q, weight, n * shape.heads, shape.head_dim, q)?;
         }
@@ -85,14 +92,14 @@ impl Stage {
         for part in parts {
             let own = part.rows.start - rows.start..part.rows.end - rows.start;
             for (x, heads, row) in [(q, shape.heads, q_row), (k, shape.kv_heads, k_row)] {
-                self.compute(Command::Rope {
+                self.compute(Command::Rotate(Rotate {
                     x: x.rows(own.clone(), row),
                     rows: own.len(),
                     heads,
                     head_dim: shape.head_dim,
                     first: part.first,
                     rope: self.rope.clone(),
-                })?;
+                }))?;
             }
         }
         let heads = Heads { q, k, v, attended };
@@ -101,7 +108,7 @@ impl Stage {
             (Phase::Prompt, _) => return Err(EngineError::Mismatch("a wave is one sequence's".to_owned())),
             (Phase::Decode, parts) => self.attend_step(place, mixer, &heads, parts)?,
         }
-        self.linear(phase, attended, n, vec![mixer.output.to(x)], Into::Add)
+        self.linear(phase, attended, n, vec![mixer.output.to(x)], Epilogue::Add)
     }
 
     /// The FFN's norm and, for a dense FFN, all of it; for experts the router's logits.
@@ -121,14 +128,20 @@ impl Stage {
                 let elements = n * gate.weight.rows;
                 let g = self.buffers.get(Use::Gate, elements * F32)?;
                 let u = self.buffers.get(Use::Up, elements * F32)?;
-                self.linear(phase, normed, n, vec![gate.to(g), up.to(u)], Into::Store)?;
-                self.compute(Command::GatedActivation { gate: g, up: u, elements, activation: *activation, out: g })?;
-                self.linear(phase, g, n, vec![down.to(x)], Into::Add)
+                self.linear(phase, normed, n, vec![gate.to(g), up.to(u)], Epilogue::Store)?;
+                self.compute(Command::GatedActivation(GatedActivation {
+                    gate: g,
+                    up: u,
+                    elements,
+                    activation: *activation,
+                    out: g,
+                }))?;
+                self.linear(phase, g, n, vec![down.to(x)], Epilogue::Add)
             }
             LayerFfn::Experts { router, experts, .. } => {
                 let row = experts * F32;
                 let logits = self.buffers.part(Use::RouterLogits, rows.start * row, n * row)?;
-                self.linear(phase, normed, n, vec![router.to(logits)], Into::Store)
+                self.linear(phase, normed, n, vec![router.to(logits)], Epilogue::Store)
             }
         }
     }

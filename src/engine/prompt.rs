@@ -13,7 +13,7 @@ use super::layer::{F32, Part};
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
-use crate::card::command::{ExpertsInto, HeldExpert, Phase, Routing};
+use crate::card::command::{ExpertsInto, HeldExpert, Phase, Route, Routing, RunExperts};
 use crate::card::{Command, Event, Span, Stream};
 use crate::ops::ExpertSet;
 use crate::plan::Use;
@@ -150,7 +150,7 @@ impl Stage {
         };
         let set = self.host.routed.span(0, ExpertSet::bytes(*experts)).filter(|_| ask);
         let logits = self.buffers.get(Use::RouterLogits, wave.rows * experts * F32)?;
-        self.compute(Command::Route { logits, rule: *rule, routing, routed: set.clone() })?;
+        self.compute(Command::Route(Route { logits, rule: *rule, routing, routed: set.clone() }))?;
         let routed = match set {
             None => None,
             Some(set) => {
@@ -180,14 +180,14 @@ impl Stage {
         if experts.is_empty() {
             return Ok(());
         }
-        self.compute(Command::Experts {
+        self.compute(Command::RunExperts(RunExperts {
             x: self.normed(&(0..pass.routing.rows))?,
             routing: pass.routing,
             layout: Arc::clone(layout),
             experts,
             into: ExpertsInto::Accumulate(pass.hidden.part(0, pass.routing.rows * self.width * F32)),
             scratch: self.buffers.whole(Use::Scratch)?,
-        })
+        }))
     }
 
     fn resident(&self, pass: &Pass<'_>, expert: ExpertId) -> Option<HeldExpert> {

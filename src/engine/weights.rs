@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::EngineError;
-use crate::card::command::{LinearPart, Weight};
+use crate::card::command::{CopyIn, LinearPart, Weight};
 use crate::card::{Card, Command, HostBuf, HostMemory, Region, Span, Stream};
 use crate::model::{AttentionSpec, ExpertsSpec, Ffn, LayerSpec, LinearSpec, Mixer, Model, TensorRef};
 use crate::ops::{Activation, AttentionShape, BlobLayout, CellLayout, KvType, RouterRule};
@@ -104,7 +104,7 @@ impl<'a> Loader<'a> {
         };
         let to = region.span(self.used, tensor.bytes);
         self.used += memory::tensor_bytes(self.card.kind(), tensor);
-        self.card.submit(Stream::Compute, Command::CopyIn { from, to })?;
+        self.card.submit(Stream::Compute, Command::CopyIn(CopyIn { from, to }))?;
         Ok(to)
     }
 

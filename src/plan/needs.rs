@@ -2,8 +2,8 @@
 
 use super::memory::{self, ALIGN, Buffer, Use, attention_rows, head_block, row_block, rows};
 use super::{CardBudget, KvPlan, Request};
-use crate::card::command::Phase;
-use crate::card::{CardKind, scratch};
+use crate::card::CardKind;
+use crate::card::command::{Attend, Linear, Phase, RunExperts};
 use crate::model::{AttentionSpec, DenseSpec, ExpertsSpec, Ffn, LayerSpec, Mixer};
 use crate::ops::{ATTENTION_TILE, CellLayout};
 use crate::units::Bytes;
@@ -92,7 +92,7 @@ impl Needs {
         let mut needs = Self::default();
         needs.want(Use::Hidden, memory::hidden_buffers(stages) * hidden);
         needs.want(Use::Normed, hidden);
-        needs.want(Use::Scratch, scratch::linear(card.kind, scale.rows, spec.width));
+        needs.want(Use::Scratch, Linear::scratch_bytes(card.kind, scale.rows, spec.width));
         needs
     }
 
@@ -139,15 +139,15 @@ impl Needs {
         self.want(Use::Values, row(shape.kv_heads * shape.value_dim));
         self.want(Use::Attended, row(shape.heads * shape.value_dim));
         self.want(Use::AttentionState, row(shape.heads * (2 + shape.value_dim)));
-        self.want(Use::Scratch, scratch::linear(scale.kind, scale.attention, attention.output.weight.cols));
-        self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Prompt, scale.attention, shape));
-        self.want(Use::Scratch, scratch::attention(scale.kind, Phase::Decode, scale.sequences, shape));
+        self.want(Use::Scratch, Linear::scratch_bytes(scale.kind, scale.attention, attention.output.weight.cols));
+        self.want(Use::Scratch, Attend::scratch_bytes(scale.kind, Phase::Prompt, scale.attention, shape));
+        self.want(Use::Scratch, Attend::scratch_bytes(scale.kind, Phase::Decode, scale.sequences, shape));
     }
 
     fn dense(&mut self, dense: &DenseSpec, scale: Scale) {
         self.want(Use::Gate, scale.block * dense.width * 4);
         self.want(Use::Up, scale.block * dense.width * 4);
-        self.want(Use::Scratch, scratch::linear(scale.kind, scale.block, dense.width));
+        self.want(Use::Scratch, Linear::scratch_bytes(scale.kind, scale.block, dense.width));
     }
 
     fn experts(&mut self, width: usize, experts: &ExpertsSpec, scale: Scale) {
@@ -161,7 +161,7 @@ impl Needs {
         self.want(Use::RoutedGroups, (experts.experts + 1 + scale.rows * top_k) * 4);
         self.want(Use::Slots, scale.shared * top_k * width * 4);
         self.want(Use::HostSlots, scale.shared * top_k * width * 4);
-        self.want(Use::Scratch, scratch::experts(scale.kind, scale.rows, top_k, &blob));
+        self.want(Use::Scratch, RunExperts::scratch_bytes(scale.kind, scale.rows, top_k, &blob));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use aqueduct::card::command::Command;
+use aqueduct::card::command::{Command, CopyAcross, CopyIn, CopyOut, WireReceive, WireSend};
 use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
 use aqueduct::card::{Card, CardError, Event, HostMemory, HostSpan, Span, Stream, Watcher, Wire};
 use aqueduct::units::{Bytes, CardId};
@@ -93,8 +93,8 @@ impl Pair {
     }
 
     fn over(&self, [out, back]: &[Wire; 2], from: Span, to: Span) {
-        self.submit(0, Command::Send { from, over: out.clone() });
-        self.submit(1, Command::Receive { to, over: back.clone() });
+        self.submit(0, Command::WireSend(WireSend { from, over: out.clone() }));
+        self.submit(1, Command::WireReceive(WireReceive { to, over: back.clone() }));
     }
 
     /// Sends random bytes of many lengths with `cross` and compares.
@@ -107,12 +107,12 @@ impl Pair {
             let [from, to] = spaces.map(|space| space.part(offset, bytes));
             let sent: Vec<u8> = (0..bytes).map(|_| (random.word() >> 30) as u8).collect();
             up.part(0, bytes).unwrap().write(|to| to.copy_from_slice(&sent)).unwrap();
-            self.submit(0, Command::CopyIn { from: up.part(0, bytes).unwrap(), to: from });
+            self.submit(0, Command::CopyIn(CopyIn { from: up.part(0, bytes).unwrap(), to: from }));
             let ready = self.record(0);
             self.wait(1, &ready);
             cross(from, to);
             let back = down.part(0, bytes).unwrap();
-            self.submit(1, Command::CopyOut { from: to, to: back.clone() });
+            self.submit(1, Command::CopyOut(CopyOut { from: to, to: back.clone() }));
             self.drain();
             assert!(back.read(|found| found == sent).unwrap(), "{what}: {bytes} bytes arrived wrong");
         }
@@ -124,10 +124,10 @@ impl Pair {
 fn bytes_cross_by_peer_copy_and_by_nccl() {
     let Some(pair) = Pair::open() else { return };
     let [from, to] = pair.spaces(64);
-    let error = pair.cards[1].submit(Stream::HandOff, Command::CopyAcross { from, to }).unwrap_err();
+    let error = pair.cards[1].submit(Stream::HandOff, Command::CopyAcross(CopyAcross { from, to })).unwrap_err();
     assert!(matches!(error, CardError::Refused { .. }) && error.to_string().contains("not in reach"), "{error}");
     match pair.cards[1].reach(&pair.cards[0].neighbour()) {
-        Ok(()) => pair.check("peer copy", |from, to| pair.submit(1, Command::CopyAcross { from, to })),
+        Ok(()) => pair.check("peer copy", |from, to| pair.submit(1, Command::CopyAcross(CopyAcross { from, to }))),
         Err(reason) => println!("no peer copy: {reason}"),
     }
     if let Some(wire) = pair.wire() {
@@ -142,7 +142,7 @@ fn a_cut_frees_a_half_that_waits_for_the_other() {
     let [from, to] = pair.spaces(32 << 20);
     pair.over(&wire, from, to);
     pair.drain();
-    pair.submit(1, Command::Receive { to, over: wire[1].clone() });
+    pair.submit(1, Command::WireReceive(WireReceive { to, over: wire[1].clone() }));
     let received = pair.record(1);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(pair.cards[1].finished(&received), Ok(false), "received what nobody sent");
@@ -151,12 +151,12 @@ fn a_cut_frees_a_half_that_waits_for_the_other() {
     let _ = pair.cards[1].drain(Stream::HandOff, WHY);
     println!("cut and drained in {:.1?}", begun.elapsed());
     assert!(begun.elapsed() < LIMIT && wire[1].end().is_cut() && wire[1].end().cut_from_afar());
-    let again = pair.cards[1].submit(Stream::HandOff, Command::Receive { to, over: wire[1].clone() });
+    let again = pair.cards[1].submit(Stream::HandOff, Command::WireReceive(WireReceive { to, over: wire[1].clone() }));
     assert!(again.is_err(), "a cut wire is used");
     pair.cards.iter().for_each(|card| card.recover().expect("the cards live on"));
     let (up, space) = (pair.host(64), to.part(0, 64));
     up.write(|to| to.fill(7)).unwrap();
-    pair.submit(1, Command::CopyIn { from: up, to: space });
+    pair.submit(1, Command::CopyIn(CopyIn { from: up, to: space }));
     pair.drain();
 }
 
@@ -192,13 +192,13 @@ fn hand_off_speed() {
     };
     measure("host", &mut |from, to| {
         let staged = host.part(0, from.bytes).unwrap();
-        pair.submit(0, Command::CopyOut { from, to: staged.clone() });
+        pair.submit(0, Command::CopyOut(CopyOut { from, to: staged.clone() }));
         let sent = pair.record(0);
         pair.wait(1, &sent);
-        pair.submit(1, Command::CopyIn { from: staged, to });
+        pair.submit(1, Command::CopyIn(CopyIn { from: staged, to }));
     });
     match pair.cards[1].reach(&pair.cards[0].neighbour()) {
-        Ok(()) => measure("peer", &mut |from, to| pair.submit(1, Command::CopyAcross { from, to })),
+        Ok(()) => measure("peer", &mut |from, to| pair.submit(1, Command::CopyAcross(CopyAcross { from, to }))),
         Err(reason) => println!("no peer copy: {reason}"),
     }
     if let Some(wire) = pair.wire() {

@@ -1,7 +1,7 @@
 //! Attention in both phases over cells of every type.
 
-use aqueduct::card::command::{AttentionEnd, Cells, Command, Phase};
-use aqueduct::card::{Card, CardKind, HostMemory, HostSpan, Span, Stream, scratch};
+use aqueduct::card::command::{Attend, AttentionEnd, Cells, Command, CopyOut, Phase, StoreKv};
+use aqueduct::card::{Card, CardKind, HostMemory, HostSpan, Span, Stream};
 use aqueduct::ops::{AttentionShape, CellLayout, KvType};
 
 use crate::rig::{Random, Rig, bits, error, rig, shape};
@@ -50,23 +50,23 @@ impl Case<'_> {
         let n = rows.len();
         let state = self.rig.poisoned(n * heads * (2 + value_dim) * 4);
         let out = self.rig.poisoned(n * heads * value_dim * 4);
-        let work = self.rig.poisoned(scratch::attention(CardKind::Cuda, phase, n, &self.shape));
+        let work = self.rig.poisoned(Attend::scratch_bytes(CardKind::Cuda, phase, n, &self.shape));
         for (i, pieces) in commands.iter().enumerate() {
             let last = i + 1 == commands.len();
-            self.rig.run(Command::Attention {
+            self.rig.run(Command::Attend(Attend {
                 q: self.q.rows(rows.clone(), heads * head_dim * 4),
                 rows: n,
                 first: position,
                 shape: self.shape,
                 layout: self.layout,
                 cells: pieces.iter().map(|(first, count)| self.cells(*first, *count)).collect(),
-                beyond: None,
+                host_cells: None,
                 state,
                 resume: i > 0,
                 end: if last { AttentionEnd::Finish(out) } else { AttentionEnd::Keep },
                 phase,
                 scratch: work,
-            });
+            }));
         }
         self.rig.read(&out)
     }
@@ -91,7 +91,7 @@ fn attention_is_near_the_exact_one_however_its_cells_come() {
             let cells = rig.poisoned(total * layout.cell_bytes());
             let k = rig.floats(&random.normals(total * kv_heads * head_dim));
             let v = rig.floats(&random.normals(total * kv_heads * value_dim));
-            rig.run(Command::StoreKv { k, v, layout, cells: Cells { at: cells, first: 0, count: total } });
+            rig.run(Command::StoreKv(StoreKv { k, v, layout, cells: Cells { at: cells, first: 0, count: total } }));
             let bytes = rig.download(&cells);
             let q = random.normals(rows * heads * head_dim);
             let case = Case { rig, shape, layout, cells, q: rig.floats(&q) };
@@ -177,7 +177,7 @@ fn cells_that_come_over_the_link_give_the_bits_of_those_on_the_card() {
             let cells = rig.space(total * bytes);
             let (k, v) = (random.normals(total * kv_heads * head_dim), random.normals(total * kv_heads * value_dim));
             let (k, v) = (rig.floats(&k), rig.floats(&v));
-            rig.run(Command::StoreKv { k, v, layout, cells: Cells { at: cells, first: 0, count: total } });
+            rig.run(Command::StoreKv(StoreKv { k, v, layout, cells: Cells { at: cells, first: 0, count: total } }));
             let q = rig.floats(&random.normals(heads * head_dim));
             let case = Case { rig, shape, layout, cells, q };
             let wanted = case.run(Phase::Decode, 0..1, total - 1, &[&[(0, total)]]);
@@ -185,26 +185,28 @@ fn cells_that_come_over_the_link_give_the_bits_of_those_on_the_card() {
             // As a stage keeps them: written on the stream, and read on it.
             let host = rig.memory.alloc(total * bytes, "host cells").unwrap();
             assert!(host.is_locked());
-            rig.run(Command::CopyOut { from: cells, to: host.whole() });
+            rig.run(Command::CopyOut(CopyOut { from: cells, to: host.whole() }));
             let state = rig.poisoned(heads * (2 + value_dim) * 4);
             let out = rig.poisoned(heads * value_dim * 4);
-            let least = scratch::attention(CardKind::Cuda, Phase::Decode, 1, &shape);
+            let least = Attend::scratch_bytes(CardKind::Cuda, Phase::Decode, 1, &shape);
             for (on_card, work) in [(0, least), (64, least), (640, least + 3_000_000), (total / 64 * 64, least)] {
                 let at = host.span(on_card * bytes, (total - on_card) * bytes).unwrap();
                 let work = rig.poisoned(work);
-                let command = |memory: &HostSpan| Command::Attention {
-                    q,
-                    rows: 1,
-                    first: total - 1,
-                    shape,
-                    layout,
-                    cells: if on_card > 0 { vec![case.cells(0, on_card)] } else { Vec::new() },
-                    beyond: Some(Cells { at: memory.clone(), first: on_card, count: total - on_card }),
-                    state,
-                    resume: false,
-                    end: AttentionEnd::Finish(out),
-                    phase: Phase::Decode,
-                    scratch: work,
+                let command = |memory: &HostSpan| {
+                    Command::Attend(Attend {
+                        q,
+                        rows: 1,
+                        first: total - 1,
+                        shape,
+                        layout,
+                        cells: if on_card > 0 { vec![case.cells(0, on_card)] } else { Vec::new() },
+                        host_cells: Some(Cells { at: memory.clone(), first: on_card, count: total - on_card }),
+                        state,
+                        resume: false,
+                        end: AttentionEnd::Finish(out),
+                        phase: Phase::Decode,
+                        scratch: work,
+                    })
                 };
                 rig.run(command(&at));
                 let found = rig.read(&out);
@@ -228,7 +230,7 @@ fn long_contexts_are_merged_in_passes_of_one_order() {
         let layout = CellLayout::new(kind, &shape);
         let cells = rig.poisoned(total * layout.cell_bytes());
         let k = rig.floats(&random.normals(total * 64));
-        rig.run(Command::StoreKv { k, v: k, layout, cells: Cells { at: cells, first: 0, count: total } });
+        rig.run(Command::StoreKv(StoreKv { k, v: k, layout, cells: Cells { at: cells, first: 0, count: total } }));
         let case = Case { rig, shape, layout, cells, q: rig.floats(&random.normals(2 * 64)) };
         let whole = case.run(Phase::Decode, 0..1, total - 1, &[&[(0, total)]]);
         let pieces = case.run(Phase::Decode, 0..1, total - 1, &[&[(0, 8192)], &[(8192, 64)], &[(8256, total - 8256)]]);

@@ -1,6 +1,6 @@
 //! Norm, rope, gate and the KV store.
 
-use aqueduct::card::command::{Cells, Command};
+use aqueduct::card::command::{Cells, Command, GatedActivation, RmsNorm, Rotate, StoreKv};
 use aqueduct::ops::{Activation, CellLayout, KvType, Rope, RopeKind};
 
 use crate::rig::{Random, error, rig, shape};
@@ -13,7 +13,7 @@ fn norms() {
         let x = random.normals(rows * cols);
         let weight = random.normals(cols);
         let at = rig.floats(&x);
-        rig.run(Command::RmsNorm { x: at, weight: rig.floats(&weight), eps: 1e-5, rows, cols, out: at });
+        rig.run(Command::RmsNorm(RmsNorm { x: at, weight: rig.floats(&weight), eps: 1e-5, rows, cols, out: at }));
         let mut want = Vec::new();
         for row in x.chunks_exact(cols) {
             let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / cols as f64;
@@ -36,7 +36,7 @@ fn ropes() {
                 (0..rotated / 2).map(|j| 1e6_f64.powf(-2.0 * j as f64 / rotated as f64) as f32).collect();
             let rope = Rope { kind, rotated, frequencies: frequencies.clone().into() };
             let at = rig.floats(&x);
-            rig.run(Command::Rope { x: at, rows, heads, head_dim, first, rope });
+            rig.run(Command::Rotate(Rotate { x: at, rows, heads, head_dim, first, rope }));
             let mut want: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
             for (i, head) in want.chunks_exact_mut(head_dim).enumerate() {
                 let position = (first + i / heads) as f32;
@@ -62,13 +62,13 @@ fn gates() {
     let n = 10_007;
     let (gate, up) = (random.normals(n), random.normals(n));
     let at = rig.floats(&gate);
-    rig.run(Command::GatedActivation {
+    rig.run(Command::GatedActivation(GatedActivation {
         gate: at,
         up: rig.floats(&up),
         elements: n,
         activation: Activation::Silu,
         out: at,
-    });
+    }));
     let want: Vec<f64> =
         gate.iter().zip(&up).map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u)).collect();
     assert!(error(&rig.read(&at), &want) < 1e-6);
@@ -86,7 +86,7 @@ fn stored_cells_are_as_the_layout_says() {
         let v = random.normals(count * 3 * 64);
         let at = rig.upload(&vec![0; count * layout.cell_bytes()]);
         let cells = Cells { at, first: 5, count };
-        rig.run(Command::StoreKv { k: rig.floats(&k), v: rig.floats(&v), layout, cells });
+        rig.run(Command::StoreKv(StoreKv { k: rig.floats(&k), v: rig.floats(&v), layout, cells }));
         let mut want = vec![0_u8; count * layout.cell_bytes()];
         for (i, cell) in want.chunks_exact_mut(layout.cell_bytes()).enumerate() {
             for (part, from) in [&k, &v].into_iter().enumerate() {

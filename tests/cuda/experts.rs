@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use aqueduct::card::command::{Command, ExpertsInto, HeldExpert, Routing};
-use aqueduct::card::{CardKind, Span, scratch};
+use aqueduct::card::command::{Combine, Command, ExpertsInto, HeldExpert, Route, Routing, RunExperts};
+use aqueduct::card::{CardKind, Span};
 use aqueduct::ops::{Activation, BlobLayout, ExpertSet, RouterRule, RouterScores};
 use aqueduct::quant::QuantType;
 use aqueduct::units::ExpertId;
@@ -68,7 +68,7 @@ fn the_router_chooses_as_told() {
                 let set = rig.memory.alloc(ExpertSet::bytes(experts), "set").unwrap();
                 assert!(set.is_locked());
                 let routed = Some(set.whole());
-                rig.run(Command::Route { logits: rig.floats(&logits), rule, routing, routed });
+                rig.run(Command::Route(Route { logits: rig.floats(&logits), rule, routing, routed }));
                 let ids = words(rig, &routing.ids);
                 let weights = rig.read(&routing.weights);
                 for (row, logits) in logits.chunks_exact(experts).enumerate() {
@@ -148,20 +148,20 @@ fn experts_of_prompt_and_decode() {
             let routing = routing(rig, rows, experts, top_k);
             let logits: Vec<f32> = random.normals(rows * experts);
             let rule = RouterRule { scores: RouterScores::Softmax, top_k, normalise: true, scale: 1.0 };
-            rig.run(Command::Route { logits: rig.floats(&logits), rule, routing, routed: None });
+            rig.run(Command::Route(Route { logits: rig.floats(&logits), rule, routing, routed: None }));
             let ids = words(rig, &routing.ids);
             let weights = rig.read(&routing.weights);
             let entries = expected(&layer, &x, &ids, top_k);
-            let size = scratch::experts(CardKind::Cuda, rows, top_k, &layer.layout);
+            let size = RunExperts::scratch_bytes(CardKind::Cuda, rows, top_k, &layer.layout);
             let run = |listed: &[HeldExpert], into: ExpertsInto| {
-                rig.run(Command::Experts {
+                rig.run(Command::RunExperts(RunExperts {
                     x: x_span,
                     routing,
                     layout: Arc::clone(&layer.layout),
                     experts: listed.to_vec(),
                     into,
                     scratch: rig.poisoned(size),
-                });
+                }));
             };
 
             // A prompt: all at once, and in two parts as a ring would bring them.
@@ -205,14 +205,14 @@ fn experts_of_prompt_and_decode() {
             let off = if exact.is_empty() { 0.0 } else { error(&mine, &exact) };
             assert!(off < if float { 5e-6 } else { 3e-2 }, "{types:?} {rows} rows in decode: {off:.1e}");
             let out = rig.floats(&before);
-            rig.run(Command::Combine {
+            rig.run(Command::Combine(Combine {
                 routing,
                 slots,
                 host_slots: Some(rig.floats(&host)),
                 held: ExpertSet::new(experts, held.iter().map(|e| e.id)),
                 width,
                 out,
-            });
+            }));
             let got_sum = rig.read(&out);
             for row in 0..rows {
                 let mut order: Vec<usize> = (row * top_k..(row + 1) * top_k).collect();
@@ -244,16 +244,16 @@ fn a_prompts_rows_do_not_depend_on_the_wave() {
         let routing = routing(rig, n, experts, top_k);
         let rule = RouterRule { scores: RouterScores::Softmax, top_k, normalise: true, scale: 1.0 };
         let logits = rig.floats(&logits[from * experts..to * experts]);
-        rig.run(Command::Route { logits, rule, routing, routed: None });
+        rig.run(Command::Route(Route { logits, rule, routing, routed: None }));
         let out = rig.floats(&vec![0.25; n * width]);
-        rig.run(Command::Experts {
+        rig.run(Command::RunExperts(RunExperts {
             x: rig.floats(&x[from * width..to * width]),
             routing,
             layout: Arc::clone(&layer.layout),
             experts: layer.experts.clone(),
             into: ExpertsInto::Accumulate(out),
-            scratch: rig.poisoned(scratch::experts(CardKind::Cuda, n, top_k, &layer.layout)),
-        });
+            scratch: rig.poisoned(RunExperts::scratch_bytes(CardKind::Cuda, n, top_k, &layer.layout)),
+        }));
         bits(&rig.read(&out))
     };
     let whole = run(0, rows);

@@ -1,7 +1,7 @@
 //! Dense products in every format.
 
-use aqueduct::card::command::{Command, Into, LinearPart, Phase, Weight};
-use aqueduct::card::{CardKind, Span, scratch};
+use aqueduct::card::command::{Command, Epilogue, Linear, LinearPart, Phase, Weight};
+use aqueduct::card::{CardKind, Span};
 use aqueduct::quant::QuantType;
 
 use crate::rig::{Random, Rig, bits, error, product, rig, values};
@@ -32,17 +32,17 @@ struct Case {
 }
 
 impl Case {
-    fn run(&self, rig: &Rig, rows: std::ops::Range<usize>, into: Into, phase: Phase, out: Span) -> Vec<f32> {
+    fn run(&self, rig: &Rig, rows: std::ops::Range<usize>, into: Epilogue, phase: Phase, out: Span) -> Vec<f32> {
         let Weight { cols, rows: outputs, .. } = self.weight;
         let out = out.part(0, rows.len() * outputs * 4);
-        rig.run(Command::Linear {
+        rig.run(Command::Linear(Linear {
             x: self.x.rows(rows.clone(), cols * 4),
             rows: rows.len(),
             parts: vec![LinearPart { weight: self.weight, bias: self.bias, out }],
-            into,
+            epilogue: into,
             phase,
             scratch: self.scratch,
-        });
+        }));
         rig.read(&out)
     }
 }
@@ -71,16 +71,16 @@ fn products_are_near_the_exact_ones_and_rows_do_not_know_each_other() {
                     rows,
                     weight: Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) },
                     bias: Some(rig.floats(&bias)),
-                    scratch: rig.poisoned(scratch::linear(CardKind::Cuda, rows, cols)),
+                    scratch: rig.poisoned(Linear::scratch_bytes(CardKind::Cuda, rows, cols)),
                 };
                 for (at, phase) in [Phase::Prompt, Phase::Decode].into_iter().enumerate() {
                     let out = rig.poisoned(rows * outputs * 4);
-                    let all = case.run(rig, 0..rows, Into::Store, phase, out);
+                    let all = case.run(rig, 0..rows, Epilogue::Store, phase, out);
                     worst[at] = worst[at].max(error(&all, &want));
                     // Tiles for few and many rows, launches of 1 and 8.
                     for part in [0..1, 3..8, 5..35, 20..84, 40..150] {
                         let out = rig.poisoned(part.len() * outputs * 4);
-                        let alone = case.run(rig, part.clone(), Into::Store, phase, out);
+                        let alone = case.run(rig, part.clone(), Epilogue::Store, phase, out);
                         assert_eq!(
                             bits(&alone),
                             bits(&all[part.start * outputs..part.end * outputs]),
@@ -89,7 +89,7 @@ fn products_are_near_the_exact_ones_and_rows_do_not_know_each_other() {
                         checks += 1;
                     }
                     let before = random.normals(case.rows * outputs);
-                    let sums = case.run(rig, 0..rows, Into::Add, phase, rig.floats(&before));
+                    let sums = case.run(rig, 0..rows, Epilogue::Add, phase, rig.floats(&before));
                     for ((sum, before), product) in sums.iter().zip(&before).zip(&all) {
                         assert_eq!(sum.to_bits(), (before + product).to_bits(), "{ty} {phase:?} added");
                     }
@@ -118,14 +118,14 @@ fn parts_of_different_formats_go_together() {
             let weight = Weight { ty, rows: outputs, cols, at: rig.upload(&bytes) };
             parts.push(LinearPart { weight, bias: None, out: rig.poisoned(rows * outputs * 4) });
         }
-        rig.run(Command::Linear {
+        rig.run(Command::Linear(Linear {
             x: rig.floats(&x),
             rows,
             parts: parts.clone(),
-            into: Into::Store,
+            epilogue: Epilogue::Store,
             phase,
-            scratch: rig.space(scratch::linear(CardKind::Cuda, rows, cols)),
-        });
+            scratch: rig.space(Linear::scratch_bytes(CardKind::Cuda, rows, cols)),
+        }));
         for (part, want) in parts.iter().zip(&wants) {
             let off = error(&rig.read(&part.out), want);
             assert!(off < limit(part.weight.ty, phase), "{} {phase:?}: {off:.1e}", part.weight.ty);
@@ -142,12 +142,17 @@ fn tiles_for_many_rows_make_the_same_bits() {
     for (ty, cols) in QuantType::ALL.into_iter().flat_map(|ty| cols_of(ty).map(|cols| (ty, cols))) {
         let x = rig.floats(&random.normals(rows * cols));
         let weight = Weight { ty, rows: outputs, cols, at: rig.upload(&random.weights(ty, outputs, cols)) };
-        let case =
-            Case { x, rows, weight, bias: None, scratch: rig.poisoned(scratch::linear(CardKind::Cuda, rows, cols)) };
-        let all = case.run(rig, 0..rows, Into::Store, Phase::Prompt, rig.poisoned(rows * outputs * 4));
+        let case = Case {
+            x,
+            rows,
+            weight,
+            bias: None,
+            scratch: rig.poisoned(Linear::scratch_bytes(CardKind::Cuda, rows, cols)),
+        };
+        let all = case.run(rig, 0..rows, Epilogue::Store, Phase::Prompt, rig.poisoned(rows * outputs * 4));
         for part in [0..3, 60..190, 250..260, 4_000..4_500, rows - 80..rows] {
             let out = rig.poisoned(part.len() * outputs * 4);
-            let alone = case.run(rig, part.clone(), Into::Store, Phase::Prompt, out);
+            let alone = case.run(rig, part.clone(), Epilogue::Store, Phase::Prompt, out);
             assert_eq!(bits(&alone), bits(&all[part.start * outputs..part.end * outputs]), "{ty} {part:?}");
         }
         let empty = all.iter().filter(|v| v.is_nan()).count();
@@ -165,7 +170,7 @@ fn rows_far_from_one_keep_their_precision() {
     for factor in [1e-12_f32, 1e-3, 1e6, 1e15] {
         let x: Vec<f32> = random.normals(rows * cols).iter().map(|v| v * factor).collect();
         let out = rig.poisoned(rows * outputs * 4);
-        rig.run(Command::Linear {
+        rig.run(Command::Linear(Linear {
             x: rig.floats(&x),
             rows,
             parts: vec![LinearPart {
@@ -173,10 +178,10 @@ fn rows_far_from_one_keep_their_precision() {
                 bias: None,
                 out,
             }],
-            into: Into::Store,
+            epilogue: Epilogue::Store,
             phase: Phase::Prompt,
-            scratch: rig.space(scratch::linear(CardKind::Cuda, rows, cols)),
-        });
+            scratch: rig.space(Linear::scratch_bytes(CardKind::Cuda, rows, cols)),
+        }));
         let off = error(&rig.read(&out), &product(&x, &w, cols));
         assert!(off < 6e-4, "rows of about {factor:e}: {off:.1e}");
     }

@@ -1,6 +1,6 @@
 //! Memory, copies, events, refusals.
 
-use aqueduct::card::command::Command;
+use aqueduct::card::command::{Command, CopyIn, CopyOut, CopyWithin, RmsNorm};
 use aqueduct::card::{Card, CardError, HostMemory, Stream};
 use aqueduct::units::Bytes;
 
@@ -18,13 +18,13 @@ fn events_order_streams_and_polls_see_them_end() {
         let back = rig.memory.alloc(bytes, "back").unwrap();
         assert!(host.is_locked());
         host.whole().write(|to| to.fill(round)).unwrap();
-        card.submit(Stream::Experts, Command::CopyIn { from: host.whole(), to: a }).unwrap();
+        card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: host.whole(), to: a })).unwrap();
         let arrived = card.record(Stream::Experts).unwrap();
         card.wait(Stream::Compute, &arrived, WHY).unwrap();
-        card.submit(Stream::Compute, Command::Copy { from: a, to: b }).unwrap();
+        card.submit(Stream::Compute, Command::CopyWithin(CopyWithin { from: a, to: b })).unwrap();
         let copied = card.record(Stream::Compute).unwrap();
         card.wait(Stream::KvOut, &copied, WHY).unwrap();
-        card.submit(Stream::KvOut, Command::CopyOut { from: b, to: back.whole() }).unwrap();
+        card.submit(Stream::KvOut, Command::CopyOut(CopyOut { from: b, to: back.whole() })).unwrap();
         // The card keeps the source alive for as long as it copies.
         drop(host);
         let written = card.record(Stream::KvOut).unwrap();
@@ -58,20 +58,20 @@ fn memory_that_is_not_page_locked_is_copied_both_ways_in_order() {
         let (first, second) = (source(1), source(2));
         assert!(!first.is_locked());
         // Two streams use the buffers in turn; the second copy to `a` is behind the first.
-        card.submit(Stream::Experts, Command::CopyIn { from: second.whole(), to: a }).unwrap();
-        card.submit(Stream::KvIn, Command::CopyIn { from: second.whole(), to: b }).unwrap();
-        card.submit(Stream::Experts, Command::CopyIn { from: first.whole(), to: a }).unwrap();
+        card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: second.whole(), to: a })).unwrap();
+        card.submit(Stream::KvIn, Command::CopyIn(CopyIn { from: second.whole(), to: b })).unwrap();
+        card.submit(Stream::Experts, Command::CopyIn(CopyIn { from: first.whole(), to: a })).unwrap();
         // Memory that a copy has been queued from may be written: it was read.
         first.whole().write(|to| to.fill(0)).unwrap();
         drop(second);
         let back = pageable.alloc(bytes, "back").unwrap();
         for (stream, from, of) in [(Stream::Experts, a, 1), (Stream::KvIn, b, 2)] {
-            card.submit(stream, Command::CopyOut { from, to: back.whole() }).unwrap();
+            card.submit(stream, Command::CopyOut(CopyOut { from, to: back.whole() })).unwrap();
             // Copies out to such memory are waited for.
             let right = |bytes: &[u8]| bytes.iter().enumerate().all(|(at, byte)| *byte == value(at, of));
             assert!(back.whole().read(right).unwrap(), "round {round}, source {of}");
         }
-        card.submit(Stream::KvIn, Command::CopyIn { from: back.whole(), to: a }).unwrap();
+        card.submit(Stream::KvIn, Command::CopyIn(CopyIn { from: back.whole(), to: a })).unwrap();
         card.drain(Stream::KvIn, WHY).unwrap();
         assert!(rig.download(&a) == rig.download(&b));
     }
@@ -85,16 +85,16 @@ fn refusals_name_the_reason_and_leave_the_card_usable() {
     let refused = card.alloc(Bytes(free.0 + 1), "too much").unwrap_err();
     assert!(matches!(refused, CardError::OutOfMemory { .. }), "{refused}");
     let empty = card.alloc(Bytes(0), "nothing").unwrap().whole();
-    rig.run(Command::Copy { from: empty, to: empty });
+    rig.run(Command::CopyWithin(CopyWithin { from: empty, to: empty }));
 
     let x = rig.floats(&[1.0; 64]);
     let short = rig.space(100);
     let refused = card
-        .submit(Stream::Compute, Command::RmsNorm { x, weight: short, eps: 0.0, rows: 1, cols: 64, out: x })
+        .submit(Stream::Compute, Command::RmsNorm(RmsNorm { x, weight: short, eps: 0.0, rows: 1, cols: 64, out: x }))
         .unwrap_err();
     assert!(matches!(refused, CardError::Refused { .. }) && refused.to_string().contains("rms norm"), "{refused}");
     card.recover().unwrap();
     let weight = rig.floats(&[1.0; 64]);
-    rig.run(Command::RmsNorm { x, weight, eps: 0.0, rows: 1, cols: 64, out: x });
+    rig.run(Command::RmsNorm(RmsNorm { x, weight, eps: 0.0, rows: 1, cols: 64, out: x }));
     assert_eq!(rig.read(&x), [1.0; 64]);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use aqueduct::card::command::Command;
+use aqueduct::card::command::{Command, CopyIn, CopyOut};
 use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
 use aqueduct::card::{Card, HostMemory, Span, Stream, Watcher, Why};
 use aqueduct::ops::{AttentionShape, KvType};
@@ -70,7 +70,7 @@ impl Rig {
         let span = self.space(bytes.len());
         let host = self.memory.alloc(bytes.len(), "upload").unwrap();
         host.whole().write(|to| to.copy_from_slice(bytes)).unwrap();
-        self.run(Command::CopyIn { from: host.whole(), to: span });
+        self.run(Command::CopyIn(CopyIn { from: host.whole(), to: span }));
         self.drain();
         span
     }
@@ -98,7 +98,7 @@ impl Rig {
 
     pub fn download(&self, span: &Span) -> Vec<u8> {
         let host = self.memory.alloc(span.bytes, "download").unwrap();
-        self.run(Command::CopyOut { from: *span, to: host.whole() });
+        self.run(Command::CopyOut(CopyOut { from: *span, to: host.whole() }));
         self.drain();
         host.whole().read(<[u8]>::to_vec).unwrap()
     }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct::card::command::{
-    AttentionEnd, Cells, Command, ExpertsInto, HeldExpert, Into, LinearPart, Phase, Routing, Weight,
+    Attend, AttentionEnd, Cells, Combine, Command, CopyIn, Epilogue, ExpertsInto, HeldExpert, Linear, LinearPart,
+    Phase, RmsNorm, Rotate, Route, Routing, RunExperts, StoreKv, Weight,
 };
-use aqueduct::card::{Card, CardKind, Span, Stream, scratch};
+use aqueduct::card::{Card, CardKind, Span, Stream};
 use aqueduct::ops::{
     Activation, AttentionShape, BlobLayout, CellLayout, ExpertSet, KvType, Rope, RopeKind, RouterRule, RouterScores,
 };
@@ -100,7 +101,7 @@ fn layer(rig: &Rig, random: &mut Random, rows: usize, cells: usize, kind: KvType
         let count = n.min(cells - first);
         let k = rig.floats(&random.normals(count * kv_heads * dim));
         let at = at.part(first * layout.cell_bytes(), count * layout.cell_bytes());
-        rig.run(Command::StoreKv { k, v: k, layout, cells: Cells { at, first, count } });
+        rig.run(Command::StoreKv(StoreKv { k, v: k, layout, cells: Cells { at, first, count } }));
     }
     rig.drain();
     Layer {
@@ -140,9 +141,9 @@ fn buffers(rig: &Rig, random: &mut Random, of: &Layer, phase: Phase) -> Buffers 
         groups: word(EXPERTS + 1 + rows * TOP_K),
     };
     let work = [
-        scratch::linear(CardKind::Cuda, rows, heads * dim),
-        scratch::experts(CardKind::Cuda, rows, TOP_K, &of.blobs),
-        scratch::attention(CardKind::Cuda, phase, rows, &of.shape),
+        Linear::scratch_bytes(CardKind::Cuda, rows, heads * dim),
+        RunExperts::scratch_bytes(CardKind::Cuda, rows, TOP_K, &of.blobs),
+        Attend::scratch_bytes(CardKind::Cuda, phase, rows, &of.shape),
     ];
     Buffers {
         hidden: rig.floats(&hidden),
@@ -163,57 +164,55 @@ fn buffers(rig: &Rig, random: &mut Random, of: &Layer, phase: Phase) -> Buffers 
 fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command> {
     let (heads, kv_heads, dim) = SHAPE;
     let rows = of.rows;
-    let linear = |x: Span, parts: Vec<(Weight, Span)>, into: Into| Command::Linear {
-        x,
-        rows,
-        parts: parts.into_iter().map(|(weight, out)| LinearPart { weight, bias: None, out }).collect(),
-        into,
-        phase,
-        scratch: b.scratch,
+    let linear = |x: Span, parts: Vec<(Weight, Span)>, into: Epilogue| {
+        Command::Linear(Linear {
+            x,
+            rows,
+            parts: parts.into_iter().map(|(weight, out)| LinearPart { weight, bias: None, out }).collect(),
+            epilogue: into,
+            phase,
+            scratch: b.scratch,
+        })
     };
-    let norm = |x: Span, weight: Span, rows: usize, cols: usize, out: Span| Command::RmsNorm {
-        x,
-        weight,
-        eps: 1e-6,
-        rows,
-        cols,
-        out,
+    let norm = |x: Span, weight: Span, rows: usize, cols: usize, out: Span| {
+        Command::RmsNorm(RmsNorm { x, weight, eps: 1e-6, rows, cols, out })
     };
-    let rope = |x: Span, heads: usize| Command::Rope { x, rows, heads, head_dim: dim, first, rope: of.rope.clone() };
+    let rope =
+        |x: Span, heads: usize| Command::Rotate(Rotate { x, rows, heads, head_dim: dim, first, rope: of.rope.clone() });
     let bytes = of.layout.cell_bytes();
     let rule = RouterRule { scores: RouterScores::Softmax, top_k: TOP_K, normalise: true, scale: 1.0 };
     let mut all = vec![
         norm(b.hidden, of.norm, rows, WIDTH, b.normed),
-        linear(b.normed, vec![(of.q, b.q), (of.k, b.k), (of.v, b.v)], Into::Store),
+        linear(b.normed, vec![(of.q, b.q), (of.k, b.k), (of.v, b.v)], Epilogue::Store),
         norm(b.q, of.head_norm, rows * heads, dim, b.q),
         norm(b.k, of.head_norm, rows * kv_heads, dim, b.k),
         rope(b.q, heads),
         rope(b.k, kv_heads),
-        Command::StoreKv {
+        Command::StoreKv(StoreKv {
             k: b.k,
             v: b.v,
             layout: of.layout,
             cells: Cells { at: of.cells.at.part(first * bytes, rows * bytes), first, count: rows },
-        },
-        Command::Attention {
+        }),
+        Command::Attend(Attend {
             q: b.q,
             rows,
             first,
             shape: of.shape,
             layout: of.layout,
             cells: vec![Cells { at: of.cells.at.part(0, (first + rows) * bytes), first: 0, count: first + rows }],
-            beyond: None,
+            host_cells: None,
             state: b.state,
             resume: false,
             end: AttentionEnd::Finish(b.attended),
             phase,
             scratch: b.scratch,
-        },
-        linear(b.attended, vec![(of.o, b.hidden)], Into::Store),
+        }),
+        linear(b.attended, vec![(of.o, b.hidden)], Epilogue::Store),
         norm(b.hidden, of.norm, rows, WIDTH, b.normed),
-        linear(b.normed, vec![(of.router, b.logits)], Into::Store),
-        Command::Route { logits: b.logits, rule, routing: b.routing, routed: None },
-        Command::Experts {
+        linear(b.normed, vec![(of.router, b.logits)], Epilogue::Store),
+        Command::Route(Route { logits: b.logits, rule, routing: b.routing, routed: None }),
+        Command::RunExperts(RunExperts {
             x: b.normed,
             routing: b.routing,
             layout: Arc::clone(&of.blobs),
@@ -223,18 +222,18 @@ fn commands(of: &Layer, b: &Buffers, phase: Phase, first: usize) -> Vec<Command>
                 Phase::Decode => ExpertsInto::Slots(b.slots),
             },
             scratch: b.scratch,
-        },
+        }),
     ];
     if phase == Phase::Decode {
         let held = ExpertSet::new(EXPERTS, (0..EXPERTS as u32).map(ExpertId));
-        all.push(Command::Combine {
+        all.push(Command::Combine(Combine {
             routing: b.routing,
             slots: b.slots,
             host_slots: None,
             held,
             width: WIDTH,
             out: b.hidden,
-        });
+        }));
     }
     all
 }
@@ -293,20 +292,20 @@ fn attention_over_the_link() {
             let cells: Vec<_> = (0..8).map(|_| rig.memory.alloc(bytes, "host cells").unwrap()).collect();
             let each = seconds(rig, || {
                 for cells in &cells {
-                    rig.run(Command::Attention {
+                    rig.run(Command::Attend(Attend {
                         q,
                         rows: 1,
                         first: count - 1,
                         shape,
                         layout,
                         cells: Vec::new(),
-                        beyond: Some(Cells { at: cells.whole(), first: 0, count }),
+                        host_cells: Some(Cells { at: cells.whole(), first: 0, count }),
                         state,
                         resume: false,
                         end: AttentionEnd::Finish(out),
                         phase: Phase::Decode,
                         scratch,
-                    });
+                    }));
                 }
             }) / cells.len() as f64;
             println!("{count} cells, {kind:?}: {:.1} us, {:.1} GB/s", each * 1e6, bytes as f64 / each / 1e9);
@@ -333,10 +332,17 @@ fn speed() {
     }
     let head = weight(rig, &mut random, QuantType::Q8_0, 151_936, WIDTH);
     let (x, out) = (rig.floats(&random.normals(WIDTH)), rig.space(151_936 * 4));
-    let scratch = rig.space(scratch::linear(CardKind::Cuda, 1, WIDTH));
+    let scratch = rig.space(Linear::scratch_bytes(CardKind::Cuda, 1, WIDTH));
     let each = seconds(rig, || {
         let parts = vec![LinearPart { weight: head, bias: None, out }];
-        rig.run(Command::Linear { x, rows: 1, parts, into: Into::Store, phase: Phase::Decode, scratch });
+        rig.run(Command::Linear(Linear {
+            x,
+            rows: 1,
+            parts,
+            epilogue: Epilogue::Store,
+            phase: Phase::Decode,
+            scratch,
+        }));
     });
     println!("head: {:.1} us, {:.2} TB/s", each * 1e6, head.at.bytes as f64 / each / 1e12);
     let bytes = 1 << 28;
@@ -347,7 +353,7 @@ fn speed() {
         for at in (0..bytes).step_by(size) {
             let size = size.min(bytes - at);
             let from = host.span(at, size).unwrap();
-            rig.card.submit(Stream::Experts, Command::CopyIn { from, to: to.part(at, size) }).unwrap();
+            rig.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to: to.part(at, size) })).unwrap();
         }
         rig.card.drain(Stream::Experts, WHY).unwrap();
         println!("copies of {} MiB: {:.1} GB/s", size >> 20, bytes as f64 / start.elapsed().as_secs_f64() / 1e9);

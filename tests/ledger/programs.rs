@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock};
 
+use aqueduct::card::command::{CopyIn, CopyOut, CopyWithin};
 use aqueduct::card::ledger::Ledger;
 use aqueduct::card::{Card, CardError, Command, Event, HostBuf, Region, Stamp, Stream, Watch, Why};
 use proptest::prelude::*;
@@ -315,9 +316,9 @@ impl Stage {
         let card = |place: usize| self.regions[place].span(bytes.start, bytes.len());
         let host = |place: usize| self.bufs[place - CARDS * 2].span(bytes.start, bytes.len()).unwrap();
         match (from < CARDS * 2, to < CARDS * 2) {
-            (true, true) => Command::Copy { from: card(from), to: card(to) },
-            (true, false) => Command::CopyOut { from: card(from), to: host(to) },
-            _ => Command::CopyIn { from: host(from), to: card(to) },
+            (true, true) => Command::CopyWithin(CopyWithin { from: card(from), to: card(to) }),
+            (true, false) => Command::CopyOut(CopyOut { from: card(from), to: host(to) }),
+            _ => Command::CopyIn(CopyIn { from: host(from), to: card(to) }),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aqueduct::card::command::{CopyAcross, WireReceive, WireSend};
 use aqueduct::card::{Card, Command, Region, Stream};
 
 use super::{Bench, WHY, copy};
@@ -11,7 +12,7 @@ fn another_cards_memory_is_read_once_it_is_in_reach_and_never_written() {
     let (bench, other) = (Bench::new(), Bench::new());
     let (far, near) = (other.floats(&[1.0, 2.0]), bench.region(8, "near"));
     other.card.drain(Stream::Compute, WHY).unwrap();
-    let across = |from: &Region, to: &Region| Command::CopyAcross { from: from.whole(), to: to.whole() };
+    let across = |from: &Region, to: &Region| Command::CopyAcross(CopyAcross { from: from.whole(), to: to.whole() });
     assert!(bench.refusal(across(&far, &near)).contains("not in reach"));
     bench.card.reach(&other.card.neighbour()).unwrap();
     bench.card.submit(Stream::Compute, across(&far, &near)).unwrap();
@@ -28,9 +29,9 @@ fn a_wire_carries_what_is_sent_and_a_failed_card_cuts_it() {
     let (x, y) = (bench.floats(&[3.0, 4.0]), other.region(8, "y"));
     bench.card.drain(Stream::Compute, WHY).unwrap();
     let [out, back] = bench.card.join(&other.card.neighbour(), Duration::ZERO).unwrap();
-    let send = || Command::Send { from: x.whole(), over: out.clone() };
-    let receive = || Command::Receive { to: y.whole(), over: back.clone() };
-    assert!(bench.refusal(Command::Send { from: x.whole(), over: back.clone() }).contains("other end"));
+    let send = || Command::WireSend(WireSend { from: x.whole(), over: out.clone() });
+    let receive = || Command::WireReceive(WireReceive { to: y.whole(), over: back.clone() });
+    assert!(bench.refusal(Command::WireSend(WireSend { from: x.whole(), over: back.clone() })).contains("other end"));
     bench.card.submit(Stream::HandOff, send()).unwrap();
     let sent = bench.card.record(Stream::HandOff).unwrap();
     std::thread::sleep(Duration::from_millis(5));

@@ -4,8 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aqueduct::card::command::{AttentionEnd, Cells, ExpertsInto, HeldExpert, Into, LinearPart, Phase, Routing, Weight};
-use aqueduct::card::{Card, CardError, CardKind, Command, HostMemory, Region, Span, Stream, scratch};
+use aqueduct::card::command::{
+    Attend, AttentionEnd, Cells, Combine, CopyAcross, CopyIn, CopyOut, CopyWithin, Epilogue, ExpertsInto,
+    GatedActivation, HeldExpert, Linear, LinearPart, Phase, RmsNorm, Rotate, Route, Routing, RunExperts, StoreKv,
+    Weight, WireReceive, WireSend,
+};
+use aqueduct::card::{Card, CardError, CardKind, Command, HostMemory, Region, Span, Stream};
 use aqueduct::ops::{
     Activation, AttentionShape, BlobLayout, CellLayout, ExpertSet, KvType, Rope, RopeKind, RouterRule, RouterScores,
 };
@@ -71,13 +75,13 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
     };
     let (experts, top_k) = (heads + 1, heads.div_ceil(2));
     match kind {
-        0 => Command::CopyIn { from: host.alloc(cols, "from").unwrap().whole(), to: at.bytes(cols) },
-        1 => Command::CopyOut { from: at.bytes(cols), to: host.alloc(cols, "to").unwrap().whole() },
-        2 => Command::Copy { from: at.bytes(cols), to: at.bytes(cols) },
+        0 => Command::CopyIn(CopyIn { from: host.alloc(cols, "from").unwrap().whole(), to: at.bytes(cols) }),
+        1 => Command::CopyOut(CopyOut { from: at.bytes(cols), to: host.alloc(cols, "to").unwrap().whole() }),
+        2 => Command::CopyWithin(CopyWithin { from: at.bytes(cols), to: at.bytes(cols) }),
         3 => {
             let x = at.words(rows * cols);
             let out = if flag { x } else { at.words(rows * cols) };
-            Command::RmsNorm { x, weight: at.words(cols), eps: 1e-5, rows, cols, out }
+            Command::RmsNorm(RmsNorm { x, weight: at.words(cols), eps: 1e-5, rows, cols, out })
         }
         4 => {
             let cols = cols * 32;
@@ -87,20 +91,27 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
                 bias: flag.then(|| at.words(outs)),
                 out: at.words(rows * outs),
             };
-            Command::Linear {
+            Command::Linear(Linear {
                 x: at.words(rows * cols),
                 rows,
                 parts: (1..=heads).map(part).collect(),
-                into: if flag { Into::Add } else { Into::Store },
+                epilogue: if flag { Epilogue::Add } else { Epilogue::Store },
                 phase: Phase::Prompt,
-                scratch: at.bytes(scratch::linear(CardKind::Virtual, rows, cols)),
-            }
+                scratch: at.bytes(Linear::scratch_bytes(CardKind::Virtual, rows, cols)),
+            })
         }
         5 => {
             let rotated = cols & !1;
             let frequencies = vec![0.5; rotated / 2].into();
             let rope = Rope { kind: if flag { RopeKind::Neox } else { RopeKind::Normal }, rotated, frequencies };
-            Command::Rope { x: at.words(rows * heads * cols), rows, heads, head_dim: cols, first: count, rope }
+            Command::Rotate(Rotate {
+                x: at.words(rows * heads * cols),
+                rows,
+                heads,
+                head_dim: cols,
+                first: count,
+                rope,
+            })
         }
         6 | 7 => {
             let cells_type = [KvType::F32, KvType::F16, KvType::Int8][count % 3];
@@ -111,17 +122,17 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
             let cells = |first, count| Cells { at: at.bytes(count * layout.cell_bytes()), first, count };
             if kind == 6 {
                 let (k, v) = (at.words(count * kv_heads * cols), at.words(count * kv_heads * (cols + 1)));
-                return Command::StoreKv { k, v, layout, cells: cells(count, count) };
+                return Command::StoreKv(StoreKv { k, v, layout, cells: cells(count, count) });
             }
             let first = if flag { 64 } else { 0 };
-            Command::Attention {
+            Command::Attend(Attend {
                 q: at.words(rows * heads * cols),
                 rows,
                 first: first + 64,
                 shape,
                 layout,
                 cells: vec![cells(first, 64), cells(first + 64, if count < 5 { count } else { 64 })],
-                beyond: (count >= 5).then(|| {
+                host_cells: (count >= 5).then(|| {
                     let at = host.alloc(count * layout.cell_bytes(), "cells").unwrap().whole();
                     Cells { at, first: first + 128, count }
                 }),
@@ -129,21 +140,27 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
                 resume: flag,
                 end: if flag { AttentionEnd::Keep } else { AttentionEnd::Finish(at.words(rows * heads * (cols + 1))) },
                 phase: Phase::Decode,
-                scratch: at.bytes(scratch::attention(CardKind::Virtual, Phase::Decode, rows, &shape)),
-            }
+                scratch: at.bytes(Attend::scratch_bytes(CardKind::Virtual, Phase::Decode, rows, &shape)),
+            })
         }
         8 => {
             let gate = at.words(rows * cols);
             let out = if flag { gate } else { at.words(rows * cols) };
             let up = at.words(rows * cols);
-            Command::GatedActivation { gate, up, elements: rows * cols, activation: Activation::Silu, out }
+            Command::GatedActivation(GatedActivation {
+                gate,
+                up,
+                elements: rows * cols,
+                activation: Activation::Silu,
+                out,
+            })
         }
-        9 => Command::Route {
+        9 => Command::Route(Route {
             logits: at.words(rows * experts),
             rule: RouterRule { scores: RouterScores::Softmax, top_k, normalise: flag, scale: 1.0 },
             routing: routing(experts, top_k),
             routed: flag.then(|| host.alloc(ExpertSet::bytes(experts), "routed").unwrap().whole()),
-        },
+        }),
         10 => {
             let (width, hidden) = (cols * 32, 32);
             let part = |rows: usize, cols: usize| {
@@ -153,7 +170,7 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
             let parts = [part(hidden, width), part(hidden, width), part(width, hidden)];
             let layout = Arc::new(BlobLayout::new(width, hidden, Activation::Silu, parts));
             let held = |id| HeldExpert { id: ExpertId(id), blob: at.bytes(layout.bytes) };
-            Command::Experts {
+            Command::RunExperts(RunExperts {
                 x: at.words(rows * width),
                 routing: routing(experts, top_k),
                 experts: vec![held(0), held(experts as u32 - 1)],
@@ -162,39 +179,41 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
                 } else {
                     ExpertsInto::Slots(at.words(rows * top_k * width))
                 },
-                scratch: at.bytes(scratch::experts(CardKind::Virtual, rows, top_k, &layout)),
+                scratch: at.bytes(RunExperts::scratch_bytes(CardKind::Virtual, rows, top_k, &layout)),
                 layout,
-            }
+            })
         }
-        11 => Command::CopyAcross { from: at.other.span(cols, cols), to: at.bytes(cols) },
-        _ => Command::Combine {
+        11 => Command::CopyAcross(CopyAcross { from: at.other.span(cols, cols), to: at.bytes(cols) }),
+        _ => Command::Combine(Combine {
             routing: routing(experts, top_k),
             slots: at.words(rows * top_k * cols),
             host_slots: flag.then(|| at.words(rows * top_k * cols)),
             held: ExpertSet::new(experts, [ExpertId(0)]),
             width: cols,
             out: at.words(rows * cols),
-        },
+        }),
     }
 }
 
 /// Every span of the command.
 fn spans(command: &mut Command) -> Vec<&mut Span> {
     match command {
-        Command::CopyIn { to, .. } => vec![to],
-        Command::CopyOut { from, .. } => vec![from],
-        Command::Copy { from, to } | Command::CopyAcross { from, to } => vec![from, to],
-        Command::Send { from: span, .. } | Command::Receive { to: span, .. } => vec![span],
-        Command::RmsNorm { x, weight, out, .. } => vec![x, weight, out],
-        Command::Linear { x, parts, scratch, .. } => {
+        Command::CopyIn(CopyIn { to, .. }) => vec![to],
+        Command::CopyOut(CopyOut { from, .. }) => vec![from],
+        Command::CopyWithin(CopyWithin { from, to }) | Command::CopyAcross(CopyAcross { from, to }) => vec![from, to],
+        Command::WireSend(WireSend { from: span, .. }) | Command::WireReceive(WireReceive { to: span, .. }) => {
+            vec![span]
+        }
+        Command::RmsNorm(RmsNorm { x, weight, out, .. }) => vec![x, weight, out],
+        Command::Linear(Linear { x, parts, scratch, .. }) => {
             let parts = parts
                 .iter_mut()
                 .flat_map(|part| [&mut part.weight.at, &mut part.out].into_iter().chain(&mut part.bias));
             [x, scratch].into_iter().chain(parts).collect()
         }
-        Command::Rope { x, .. } => vec![x],
-        Command::StoreKv { k, v, cells, .. } => vec![k, v, &mut cells.at],
-        Command::Attention { q, cells, state, end, scratch, .. } => {
+        Command::Rotate(Rotate { x, .. }) => vec![x],
+        Command::StoreKv(StoreKv { k, v, cells, .. }) => vec![k, v, &mut cells.at],
+        Command::Attend(Attend { q, cells, state, end, scratch, .. }) => {
             let mut all: Vec<_> =
                 [q, state, scratch].into_iter().chain(cells.iter_mut().map(|cells| &mut cells.at)).collect();
             if let AttentionEnd::Finish(out) = end {
@@ -202,16 +221,16 @@ fn spans(command: &mut Command) -> Vec<&mut Span> {
             }
             all
         }
-        Command::GatedActivation { gate, up, out, .. } => vec![gate, up, out],
-        Command::Route { logits, routing, .. } => {
+        Command::GatedActivation(GatedActivation { gate, up, out, .. }) => vec![gate, up, out],
+        Command::Route(Route { logits, routing, .. }) => {
             vec![logits, &mut routing.ids, &mut routing.weights, &mut routing.groups]
         }
-        Command::Experts { x, routing, experts, into, scratch, .. } => {
+        Command::RunExperts(RunExperts { x, routing, experts, into, scratch, .. }) => {
             let (ExpertsInto::Accumulate(out) | ExpertsInto::Slots(out)) = into;
             let routing = [&mut routing.ids, &mut routing.weights, &mut routing.groups];
             [x, out, scratch].into_iter().chain(routing).chain(experts.iter_mut().map(|held| &mut held.blob)).collect()
         }
-        Command::Combine { routing, slots, host_slots, out, .. } => {
+        Command::Combine(Combine { routing, slots, host_slots, out, .. }) => {
             [slots, out, &mut routing.ids, &mut routing.weights].into_iter().chain(host_slots).collect()
         }
     }
@@ -221,41 +240,43 @@ fn spans(command: &mut Command) -> Vec<&mut Span> {
 fn renumber(command: &mut Command, by: usize) {
     let (a, b) = (by / 4, by % 4);
     match command {
-        Command::CopyIn { .. }
-        | Command::CopyOut { .. }
-        | Command::Copy { .. }
-        | Command::CopyAcross { .. }
-        | Command::Send { .. }
-        | Command::Receive { .. } => {}
-        Command::RmsNorm { rows, cols, .. } => *if b == 0 { rows } else { cols } = a,
-        Command::Linear { rows, parts, .. } => match parts.first_mut() {
+        Command::CopyIn(_)
+        | Command::CopyOut(_)
+        | Command::CopyWithin(_)
+        | Command::CopyAcross(_)
+        | Command::WireSend(_)
+        | Command::WireReceive(_) => {}
+        Command::RmsNorm(RmsNorm { rows, cols, .. }) => *if b == 0 { rows } else { cols } = a,
+        Command::Linear(Linear { rows, parts, .. }) => match parts.first_mut() {
             Some(part) if b == 0 => part.weight.rows = a,
             Some(part) if b == 1 => part.weight.cols = a * 16,
             _ => *rows = a,
         },
-        Command::Rope { rows, heads, head_dim, rope, .. } => {
+        Command::Rotate(Rotate { rows, heads, head_dim, rope, .. }) => {
             *[rows, heads, head_dim, &mut rope.rotated].into_iter().nth(b).unwrap() = a;
         }
-        Command::StoreKv { layout, cells, .. } => *if b == 0 { &mut layout.kv_heads } else { &mut cells.count } = a,
-        Command::Attention { rows, shape, layout, cells, .. } => match b {
+        Command::StoreKv(StoreKv { layout, cells, .. }) => {
+            *if b == 0 { &mut layout.kv_heads } else { &mut cells.count } = a
+        }
+        Command::Attend(Attend { rows, shape, layout, cells, .. }) => match b {
             0 => *rows = a,
             1 => shape.heads = a,
             2 => layout.value_dim = a,
             _ => cells[0].first = a,
         },
-        Command::GatedActivation { elements, .. } => *elements = a,
-        Command::Route { routing, rule, .. } => match b {
+        Command::GatedActivation(GatedActivation { elements, .. }) => *elements = a,
+        Command::Route(Route { routing, rule, .. }) => match b {
             0 => routing.rows = a,
             1 => rule.top_k = a,
             2 => routing.experts = a,
             _ => (rule.top_k, routing.top_k) = (a, a),
         },
-        Command::Experts { routing, layout, experts, .. } => match b {
+        Command::RunExperts(RunExperts { routing, layout, experts, .. }) => match b {
             0 => routing.rows = a,
             1 => experts[0].id = ExpertId(a as u32),
             _ => Arc::make_mut(layout).offsets[b - 1] = a * 100,
         },
-        Command::Combine { routing, width, held, .. } => match b {
+        Command::Combine(Combine { routing, width, held, .. }) => match b {
             0 => routing.experts = a,
             1 => *width = a,
             _ => held.0.resize(a, 0),
@@ -304,7 +325,10 @@ fn a_command_is_refused_or_runs() {
         }
         let text = format!("{command:?}");
         // Tables that point nowhere are another matter than fields that do not agree.
-        bench.card.submit(Stream::Compute, Command::CopyIn { from: zeros.whole(), to: region.whole() }).unwrap();
+        bench
+            .card
+            .submit(Stream::Compute, Command::CopyIn(CopyIn { from: zeros.whole(), to: region.whole() }))
+            .unwrap();
         let accepted = match bench.card.submit(Stream::Compute, command) {
             Ok(()) => true,
             Err(CardError::Refused { .. }) => false,

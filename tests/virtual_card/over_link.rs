@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use aqueduct::card::command::{AttentionEnd, Cells, Phase};
+use aqueduct::card::command::{Attend, AttentionEnd, Cells, CopyOut, Phase, StoreKv};
 use aqueduct::card::timeline::Work;
 use aqueduct::card::virt::LinkRates;
 use aqueduct::card::{Card, Command, HostMemory, Stream};
@@ -21,11 +21,15 @@ fn cells_in_host_memory_give_the_same_bits_and_take_the_links_time() {
     let (k, v) = (bench.floats(&wave(count * 2 * 16, 0.37)), bench.floats(&wave(count * 2 * 8, 0.11)));
     let q = bench.floats(&wave(4 * 16, 0.73));
     let cells = bench.region((count * bytes) as u64, "cells");
-    let stored =
-        Command::StoreKv { k: k.whole(), v: v.whole(), layout, cells: Cells { at: cells.whole(), first: 0, count } };
+    let stored = Command::StoreKv(StoreKv {
+        k: k.whole(),
+        v: v.whole(),
+        layout,
+        cells: Cells { at: cells.whole(), first: 0, count },
+    });
     bench.card.submit(Stream::Compute, stored).unwrap();
     let host = HostMemory::default().alloc(count * bytes, "host cells").unwrap();
-    bench.card.submit(Stream::Compute, Command::CopyOut { from: cells.whole(), to: host.whole() }).unwrap();
+    bench.card.submit(Stream::Compute, Command::CopyOut(CopyOut { from: cells.whole(), to: host.whole() })).unwrap();
     bench.card.drain(Stream::Compute, WHY).unwrap();
 
     let state = bench.region(4 * 10 * 4, "state");
@@ -37,20 +41,20 @@ fn cells_in_host_memory_give_the_same_bits_and_take_the_links_time() {
             count: count - on_card,
         });
         let on_card = Cells { at: cells.span(0, on_card * bytes), first: 0, count: on_card };
-        let command = Command::Attention {
+        let command = Command::Attend(Attend {
             q: q.whole(),
             rows: 1,
             first: count - 1,
             shape,
             layout,
             cells: if on_card.count > 0 { vec![on_card] } else { Vec::new() },
-            beyond,
+            host_cells: beyond,
             state: state.whole(),
             resume: false,
             end: AttentionEnd::Finish(out.whole()),
             phase,
             scratch: state.span(0, 0),
-        };
+        });
         (command, out)
     };
     let run = |on_card: usize| {

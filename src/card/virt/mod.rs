@@ -27,6 +27,7 @@ use super::{
     Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Neighbour, Region, Stream, Why, Wire,
     check,
 };
+use crate::card::command::{WireReceive, WireSend};
 use crate::cpu::Team;
 use crate::cpu::linear::Isa;
 use crate::units::{Bytes, CardId};
@@ -115,11 +116,11 @@ impl Shared {
         check::command(CardKind::Virtual, &command, &accesses).map_err(refused)?;
         let align = check::alignment(&command);
         match &command {
-            Command::Send { over, .. } => wire::end(over, true).map(drop).map_err(refused)?,
-            Command::Receive { over, .. } => wire::end(over, false).map(drop).map_err(refused)?,
+            Command::WireSend(WireSend { over, .. }) => wire::end(over, true).map(drop).map_err(refused)?,
+            Command::WireReceive(WireReceive { over, .. }) => wire::end(over, false).map(drop).map_err(refused)?,
             _ => {}
         }
-        let across = matches!(command, Command::CopyAcross { .. });
+        let across = matches!(command, Command::CopyAcross(_));
         for access in &accesses {
             match access {
                 Access::Read(span) if across => {

@@ -11,6 +11,7 @@ use super::event::Mark;
 use super::faults::Place;
 use super::link::sleep_until;
 use super::{Checked, Shared, run};
+use crate::card::command::{CopyAcross, CopyIn, CopyOut, WireReceive, WireSend};
 use crate::card::timeline::{Entry, Timeline, Track, Work};
 use crate::card::{CardError, Command, Event, Stream, Why};
 
@@ -84,7 +85,7 @@ impl Worker {
         let command = checked.command();
         if self.shared.health().is_err() {
             // The other card would wait for ever.
-            if let Command::Send { over, .. } | Command::Receive { over, .. } = command {
+            if let Command::WireSend(WireSend { over, .. }) | Command::WireReceive(WireReceive { over, .. }) = command {
                 over.end().cut();
             }
             return;
@@ -119,7 +120,7 @@ impl Worker {
         let carried = self.shared.link(command).map(|(link, bytes)| link.take(self.ready.max(submitted), bytes));
         let begun = Instant::now();
         run::run(&self.shared, checked)?;
-        if let Command::CopyAcross { to, .. } | Command::Receive { to, .. } = command {
+        if let Command::CopyAcross(CopyAcross { to, .. }) | Command::WireReceive(WireReceive { to, .. }) = command {
             if faults.strikes(Place::Stuck) {
                 faults.wait_until_cleared();
             }
@@ -188,8 +189,10 @@ impl Shared {
         let links = self.links.as_ref()?;
         match command {
             // From card to card over the receiver's own link, as where there is no other between them.
-            Command::CopyIn { to, .. } | Command::CopyAcross { to, .. } => Some((&links.h2d, to.bytes)),
-            Command::CopyOut { from, .. } => Some((&links.d2h, from.bytes)),
+            Command::CopyIn(CopyIn { to, .. }) | Command::CopyAcross(CopyAcross { to, .. }) => {
+                Some((&links.h2d, to.bytes))
+            }
+            Command::CopyOut(CopyOut { from, .. }) => Some((&links.d2h, from.bytes)),
             _ => Some((&links.h2d, command.read_over_link())).filter(|(_, bytes)| *bytes > 0),
         }
     }

@@ -21,6 +21,7 @@ mod scalar;
 use thiserror::Error;
 
 use super::Team;
+pub use crate::ops::Epilogue;
 use crate::quant::QuantType;
 pub use activation::{Activations, Formats, quantise, scratch_bytes};
 pub use isa::Isa;
@@ -53,15 +54,6 @@ pub enum Pick<'a> {
     },
     /// These rows.
     List(&'a [u32]),
-}
-
-/// What happens to what `y` held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Epilogue {
-    /// It is overwritten.
-    Store,
-    /// The product is added to it, after the product's own sum is complete.
-    Add,
 }
 
 /// One matrix product of a [`multiply`].

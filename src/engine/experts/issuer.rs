@@ -12,6 +12,7 @@ use super::feed::{Link, feed};
 use super::gate::Gate;
 use super::handshake::Handshake;
 use super::walk::{Entry, Walk};
+use crate::card::command::CopyIn;
 use crate::card::{Card, CardError, Command, Event, HostSpan, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
@@ -109,7 +110,7 @@ impl Link for Job {
         }
         let bytes = from.bytes();
         let to = super::ring_slot(&self.ring, self.walk.slot(k), bytes, self.card.id())?;
-        self.card.submit(Stream::Experts, Command::CopyIn { from, to })?;
+        self.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to }))?;
         self.counters.streamed(bytes, self.walk.before(k).is_some());
         self.card.record(Stream::Experts)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::arena::Arena;
+use crate::card::command::CopyIn;
 use crate::card::{Card, CardError, Command, Event, Region, Span, Stream};
 use crate::engine::{EngineError, waits};
 use crate::ops::ExpertSet;
@@ -103,7 +104,7 @@ impl Pool {
         let wanted = self.residents.iter().enumerate().filter(|(index, _)| wanted(*index));
         for (_, resident) in wanted.filter(|(_, resident)| !resident.adopted) {
             let from = self.arena.blob(resident.layer, resident.expert)?;
-            self.card.submit(Stream::Experts, Command::CopyIn { from, to: resident.blob })?;
+            self.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to: resident.blob }))?;
         }
         self.back = Some(Back { copied: self.card.record(Stream::Experts)?, awaited: false });
         Ok(())

@@ -9,6 +9,7 @@ use super::issuer::{Issuer, Job};
 use super::latest_gate::LatestGate;
 use super::pool::Pool;
 use super::walk::Walk;
+use crate::card::command::CopyIn;
 use crate::card::{Card, Command, Event, Lease, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
@@ -177,7 +178,7 @@ impl RoutedRing {
             parts.card.wait(Stream::Experts, reader, waits::SLOT_RELEASED)?;
         }
         let blob = super::ring_slot(self.lease.spans(), slot, bytes, parts.card.id())?;
-        parts.card.submit(Stream::Experts, Command::CopyIn { from, to: blob })?;
+        parts.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to: blob }))?;
         parts.counters.streamed(bytes, k >= self.slots());
         self.next += 1;
         Ok(Arriving { arrived: parts.card.record(Stream::Experts)?, blob, k })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Free;
+use crate::card::command::CopyIn;
 use crate::card::{Card, Command, Event, HostBuf, HostMemory, Span, Stream};
 use crate::engine::layer::F32;
 use crate::engine::{EngineError, waits};
@@ -34,7 +35,7 @@ impl Embeddings {
         let from = self.buffer.span(0, hidden.bytes).ok_or_else(too_long)?;
         from.write(|bytes| write(bytemuck::cast_slice_mut(bytes)))??;
         Free::wait(free, card.as_ref())?;
-        card.submit(Stream::HandOff, Command::CopyIn { from, to: hidden })?;
+        card.submit(Stream::HandOff, Command::CopyIn(CopyIn { from, to: hidden }))?;
         let arrived = card.record(Stream::HandOff)?;
         self.taken = Some(arrived.clone());
         Ok(arrived)

@@ -19,6 +19,7 @@ pub(super) use embeddings::Embeddings;
 pub(super) use open::{Side, buffers, open};
 
 use super::{EngineError, waits};
+use crate::card::command::{CopyAcross, CopyIn, CopyOut, WireReceive, WireSend};
 use crate::card::{Baton, BatonReceiver, Card, Command, Event, HostSpan, Span, Stream, Watcher, Why, Wire, baton};
 
 /// Hidden buffers of a stage that has neighbours, and host buffers of a boundary.
@@ -176,13 +177,13 @@ impl Sender {
                 if let Some(taken) = &taken {
                     card.wait(Stream::HandOff, taken, waits::HAND_OFF_TAKEN)?;
                 }
-                card.submit(Stream::HandOff, Command::CopyOut { from: hidden, to })?;
+                card.submit(Stream::HandOff, Command::CopyOut(CopyOut { from: hidden, to }))?;
                 card.record(Stream::HandOff)?
             }
             Way::Peer => done.clone(),
             Way::Wire(wire) => {
                 card.wait(Stream::HandOff, done, waits::STAGE_DONE)?;
-                card.submit(Stream::HandOff, Command::Send { from: hidden, over: wire.clone() })?;
+                card.submit(Stream::HandOff, Command::WireSend(WireSend { from: hidden, over: wire.clone() }))?;
                 let left = card.record(Stream::HandOff)?;
                 self.last = Some(left.clone());
                 left
@@ -249,13 +250,13 @@ impl Receiver {
         let command = match &self.way {
             Way::Host => {
                 card.wait(Stream::HandOff, &event, waits::HAND_OFF_SENT)?;
-                Command::CopyIn { from: buffer(&self.buffers, job, to.bytes)?, to }
+                Command::CopyIn(CopyIn { from: buffer(&self.buffers, job, to.bytes)?, to })
             }
             Way::Peer => {
                 card.wait(Stream::HandOff, &event, waits::HIDDEN_READY)?;
-                Command::CopyAcross { from, to }
+                Command::CopyAcross(CopyAcross { from, to })
             }
-            Way::Wire(wire) => Command::Receive { to, over: wire.clone() },
+            Way::Wire(wire) => Command::WireReceive(WireReceive { to, over: wire.clone() }),
         };
         Free::wait(free, card)?;
         card.submit(Stream::HandOff, command)?;

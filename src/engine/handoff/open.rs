@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{BUFFERS, LOOK, Receiver, Sender, Way, buffer, sides};
+use crate::card::command::{CopyIn, CopyOut};
 use crate::card::{Card, CardError, Command, Event, HostMemory, HostSpan, Span, Stream, Watcher};
 use crate::engine::EngineError;
 use crate::plan::{HandOffPlan, HandOffWay};
@@ -141,12 +142,12 @@ impl Test<'_> {
         let [from, to] = [self.from, self.to].map(|side| side.hidden.part(0, bytes));
         let brought = buffer(self.buffers, 0, bytes)?;
         brought.write(|to| (0..).zip(to).for_each(|(i, byte)| *byte = pattern(round, i)))?;
-        out.submit(Stream::HandOff, Command::CopyIn { from: brought, to: from })?;
+        out.submit(Stream::HandOff, Command::CopyIn(CopyIn { from: brought, to: from }))?;
         let ready = out.record(Stream::HandOff)?;
         let left = sender.send(out, from, &ready)?;
         receiver.take(back, to, None)?;
         let taken = buffer(self.buffers, 1, bytes)?;
-        back.submit(Stream::HandOff, Command::CopyOut { from: to, to: taken.clone() })?;
+        back.submit(Stream::HandOff, Command::CopyOut(CopyOut { from: to, to: taken.clone() }))?;
         let ended = back.record(Stream::HandOff)?;
         // The sender is looked at again and again: if it fails, nothing ever arrives over a wire.
         while !within(back, &ended, Instant::now() + LOOK)? {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cells::{HostCells, Slot};
+use crate::card::command::CopyIn;
 use crate::card::{Card, Command, Event, Lease, Span, Stream};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
@@ -188,7 +189,7 @@ impl Staging {
         while at < to.bytes {
             let bytes = PIECE.min(to.bytes - at);
             let from = from.part(at, bytes).ok_or_else(too_large)?;
-            parts.card.submit(on, Command::CopyIn { from, to: to.part(at, bytes) })?;
+            parts.card.submit(on, Command::CopyIn(CopyIn { from, to: to.part(at, bytes) }))?;
             at += bytes;
         }
         Ok(to.bytes)

@@ -10,6 +10,7 @@ use super::super::error::say;
 use super::super::nccl::End;
 use super::super::page_lock::PIECE;
 use super::Launch;
+use crate::card::command::{CopyAcross, CopyIn, CopyOut, CopyWithin};
 use crate::card::{HostSpan, Span};
 
 /// The parts of a host span that lie in one page-locked piece each: offset and bytes inside the span.
@@ -28,7 +29,8 @@ pub(super) fn pieces(span: &HostSpan) -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl Launch<'_> {
-    pub(super) fn copy_in(&self, from: &HostSpan, to: &Span, held: &mut Vec<HostSpan>) -> Result<(), String> {
+    pub(super) fn copy_in(&self, of: &CopyIn, held: &mut Vec<HostSpan>) -> Result<(), String> {
+        let CopyIn { from, to } = of;
         let address = self.host_copy(from, to)?;
         if let Some(bounce) = self.bounce.filter(|_| !from.buf().is_locked()) {
             return self.copy_through(bounce, from, address);
@@ -43,7 +45,8 @@ impl Launch<'_> {
         Ok(())
     }
 
-    pub(super) fn copy_out(&self, from: &Span, to: &HostSpan, held: &mut Vec<HostSpan>) -> Result<(), String> {
+    pub(super) fn copy_out(&self, of: &CopyOut, held: &mut Vec<HostSpan>) -> Result<(), String> {
+        let CopyOut { from, to } = of;
         if to.buf().is_sealed() {
             return Err(format!("the host buffer `{}` is sealed", to.buf().what()));
         }
@@ -74,7 +77,8 @@ impl Launch<'_> {
         unsafe { bounce.copy(bytes, to, self.stream) }.map_err(say)
     }
 
-    pub(super) fn copy(&self, from: &Span, to: &Span) -> Result<(), String> {
+    pub(super) fn copy(&self, of: &CopyWithin) -> Result<(), String> {
+        let CopyWithin { from, to } = of;
         if from.bytes != to.bytes {
             return Err(format!("{} bytes are copied to {}", from.bytes, to.bytes));
         }
@@ -87,7 +91,8 @@ impl Launch<'_> {
         self.queued(unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, from.bytes, self.stream) }.result())
     }
 
-    pub(super) fn copy_across(&self, from: &Span, to: &Span) -> Result<(), String> {
+    pub(super) fn copy_across(&self, of: &CopyAcross) -> Result<(), String> {
+        let CopyAcross { from, to } = of;
         let (context, source) = self.peers.address(from).map_err(|reason| format!("the source: {reason}"))?;
         let target = self.bytes(to, "the target")?;
         if to.bytes == 0 {

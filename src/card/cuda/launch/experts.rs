@@ -4,12 +4,12 @@ use super::super::kernels::{Grid, arguments, int};
 use super::super::module::Module;
 use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS, check_count};
 use super::Launch;
-use super::elementwise::activation_number;
+use super::gated_activation::activation_number;
 use super::linear::{WARPS, restore_offset, stride, vector_bytes, weight_bytes};
-use super::router::Routed;
+use super::route::Routed;
 use super::table::{ExpertTable, Members, TABLE_EXPERTS};
-use crate::card::command::{BlobLayout, ExpertsInto, HeldExpert, Routing};
-use crate::card::{Span, scratch};
+use crate::card::Span;
+use crate::card::command::{self, BlobLayout, ExpertsInto, HeldExpert, Routing, RunExperts};
 use crate::quant::QuantType;
 
 /// The rows that a product reads: their address, their powers of two (0 for f32 rows) and the elements from row to row.
@@ -33,21 +33,14 @@ struct Prompt<'a> {
 }
 
 impl Launch<'_> {
-    pub(super) fn experts(
-        &self,
-        x: &Span,
-        routing: &Routing,
-        layout: &BlobLayout,
-        experts: &[HeldExpert],
-        into: ExpertsInto,
-        scratch: &Span,
-    ) -> Result<(), String> {
+    pub(super) fn experts(&self, of: &RunExperts) -> Result<(), String> {
+        let RunExperts { x, routing, layout, experts, into, scratch } = of;
         let routed = self.routed(routing)?;
         let x = self.words(x, routing.rows * layout.width, "x")?;
         self.check_layout(layout)?;
         match into {
-            ExpertsInto::Accumulate(out) => self.experts_prompt(x, routing, routed, layout, experts, &out, scratch),
-            ExpertsInto::Slots(slots) => self.experts_decode(x, routing, routed, layout, experts, &slots, scratch),
+            ExpertsInto::Accumulate(out) => self.experts_prompt(x, routing, routed, layout, experts, out, scratch),
+            ExpertsInto::Slots(slots) => self.experts_decode(x, routing, routed, layout, experts, slots, scratch),
         }
     }
 
@@ -81,13 +74,13 @@ impl Launch<'_> {
         check_count(rows, stride(width))?;
         check_count(entries, stride(hidden))?;
         let out = self.words(out, rows * width, "out")?;
-        let work = self.wide(scratch, scratch::experts_cuda(rows, top_k, layout), "the work memory")?;
+        let work = self.wide(scratch, command::cuda_scratch(rows, top_k, layout), "the work memory")?;
         let tables =
             experts.chunks(TABLE_EXPERTS).map(|part| self.table(part, layout)).collect::<Result<Vec<_>, String>>()?;
 
-        let inner = work + scratch::halves(rows, width) as u64;
-        let products = inner + scratch::expert_inner(entries, hidden, down) as u64;
-        let tiles = products + scratch::expert_products(entries, hidden) as u64;
+        let inner = work + command::halves(rows, width) as u64;
+        let products = inner + command::cuda_inner(entries, hidden, down) as u64;
+        let tiles = products + command::cuda_products(entries, hidden) as u64;
         let halves = Rows { at: work, restore: work + restore_offset(rows, width), stride: stride(width) };
         let floats = Rows { at: x, restore: 0, stride: width };
         if gate != QuantType::F32 || up != QuantType::F32 {

@@ -4,9 +4,7 @@ use super::super::kernels::{Grid, arguments, int};
 use super::super::module::Module;
 use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS, check_count};
 use super::Launch;
-use crate::card::Span;
-use crate::card::command::{Into, LinearPart, Phase};
-use crate::card::scratch;
+use crate::card::command::{self, Epilogue, Linear, Phase};
 use crate::quant::QuantType;
 
 /// As in `linear.cu`, and so are `Part` and `Parts`.
@@ -60,15 +58,9 @@ pub(super) fn vector_bytes(ty: QuantType, rows: usize, cols: usize) -> usize {
 }
 
 impl Launch<'_> {
-    pub(super) fn linear(
-        &self,
-        x: &Span,
-        rows: usize,
-        parts: &[LinearPart],
-        into: Into,
-        phase: Phase,
-        scratch: &Span,
-    ) -> Result<(), String> {
+    pub(super) fn linear(&self, of: &Linear) -> Result<(), String> {
+        let Linear { x, rows, parts, epilogue, phase, scratch } = of;
+        let rows = *rows;
         let Some(cols) = parts.first().map(|part| part.weight.cols) else { return Ok(()) };
         let from = self.words(x, rows * cols, "x")?;
         let mut groups: Vec<(QuantType, Parts)> = Vec::new();
@@ -88,7 +80,7 @@ impl Launch<'_> {
             match groups.last_mut() {
                 Some((ty, parts)) if *ty == weight.ty && (parts.count as usize) < MOST_PARTS => push(parts, resolved),
                 _ => {
-                    let mut parts = Parts { add: i32::from(into == Into::Add), ..Parts::default() };
+                    let mut parts = Parts { add: i32::from(*epilogue == Epilogue::Add), ..Parts::default() };
                     push(&mut parts, resolved);
                     groups.push((weight.ty, parts));
                 }
@@ -100,7 +92,7 @@ impl Launch<'_> {
             }
             Phase::Prompt => {
                 check_count(rows, stride(cols))?;
-                let halves = self.wide(scratch, scratch::halves(rows, cols), "the work memory")?;
+                let halves = self.wide(scratch, command::halves(rows, cols), "the work memory")?;
                 let restore = halves + restore_offset(rows, cols);
                 if groups.iter().any(|(ty, _)| *ty != QuantType::F32) {
                     self.rows_to_halves(from, [rows, cols, stride(cols)], halves, restore)?;

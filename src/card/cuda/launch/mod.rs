@@ -1,11 +1,16 @@
-//! Commands as kernel launches: each is checked whole before its first kernel is queued.
+//! Commands as kernel launches, one file an operation: each is checked whole before its first kernel is queued.
 
-mod attention;
+mod attend;
+mod combine;
 mod copy;
-mod elementwise;
 mod experts;
+mod gated_activation;
 mod linear;
-mod router;
+mod rms_norm;
+mod rotate;
+mod route;
+mod rows;
+mod store_kv;
 mod table;
 
 use std::cell::Cell;
@@ -47,45 +52,21 @@ impl Launch<'_> {
     /// Queues a command. Host memory that it uses after this returns goes to `held`.
     pub(super) fn command(&self, command: &Command, held: &mut Vec<HostSpan>) -> Result<(), String> {
         match command {
-            Command::CopyIn { from, to } => self.copy_in(from, to, held),
-            Command::CopyOut { from, to } => self.copy_out(from, to, held),
-            Command::Copy { from, to } => self.copy(from, to),
-            Command::CopyAcross { from, to } => self.copy_across(from, to),
-            Command::Send { from, over } => self.transfer(from, nccl::end(over, true)?),
-            Command::Receive { to, over } => self.transfer(to, nccl::end(over, false)?),
-            Command::RmsNorm { x, weight, eps, rows, cols, out } => self.rms_norm(x, weight, *eps, [*rows, *cols], out),
-            Command::Rope { x, rows, heads, head_dim, first, rope } => {
-                self.rope(x, [*rows, *heads, *head_dim], *first, rope)
-            }
-            Command::StoreKv { k, v, layout, cells } => self.store_kv(k, v, layout, cells),
-            Command::GatedActivation { gate, up, elements, activation, out } => {
-                self.gated_activation(gate, up, *elements, *activation, out)
-            }
-            Command::Linear { x, rows, parts, into, phase, scratch } => {
-                self.linear(x, *rows, parts, *into, *phase, scratch)
-            }
-            Command::Attention { q, rows, first, shape, layout, cells, beyond, state, resume, end, phase, scratch } => {
-                let attention = attention::Attention {
-                    rows: *rows,
-                    first: *first,
-                    shape,
-                    layout,
-                    resume: *resume,
-                    beyond: beyond.as_ref(),
-                    end: *end,
-                    phase: *phase,
-                };
-                self.attention(&attention, q, cells, state, scratch, held)
-            }
-            Command::Route { logits, rule, routing, routed } => {
-                self.route(logits, rule, routing, routed.as_ref(), held)
-            }
-            Command::Experts { x, routing, layout, experts, into, scratch } => {
-                self.experts(x, routing, layout, experts, *into, scratch)
-            }
-            Command::Combine { routing, slots, host_slots, held, width, out } => {
-                self.combine(routing, slots, host_slots.as_ref(), held, *width, out)
-            }
+            Command::CopyIn(operation) => self.copy_in(operation, held),
+            Command::CopyOut(operation) => self.copy_out(operation, held),
+            Command::CopyWithin(operation) => self.copy(operation),
+            Command::CopyAcross(operation) => self.copy_across(operation),
+            Command::WireSend(operation) => self.transfer(&operation.from, nccl::end(&operation.over, true)?),
+            Command::WireReceive(operation) => self.transfer(&operation.to, nccl::end(&operation.over, false)?),
+            Command::RmsNorm(operation) => self.rms_norm(operation),
+            Command::Linear(operation) => self.linear(operation),
+            Command::Rotate(operation) => self.rope(operation),
+            Command::StoreKv(operation) => self.store_kv(operation),
+            Command::Attend(operation) => self.attention(operation, held),
+            Command::GatedActivation(operation) => self.gated_activation(operation),
+            Command::Route(operation) => self.route(operation, held),
+            Command::RunExperts(operation) => self.experts(operation),
+            Command::Combine(operation) => self.combine(operation),
         }
     }
 

@@ -1,13 +1,12 @@
-//! The choice of experts and the sums over them.
+//! The choice of experts.
 
 use super::super::kernels::{Grid, arguments, int};
 use super::super::module::Module;
 use super::super::page_lock::device_address;
 use super::Launch;
-use super::table::Members;
-use crate::card::command::{ExpertSet, Routing};
-use crate::card::{HostSpan, Span};
-use crate::ops::{RouterRule, RouterScores};
+use crate::card::HostSpan;
+use crate::card::command::{ExpertSet, Route, Routing};
+use crate::ops::RouterScores;
 
 /// Experts of a layer that the kernels can choose from.
 const MOST_EXPERTS: usize = 1024;
@@ -39,18 +38,12 @@ impl Launch<'_> {
         })
     }
 
-    pub(super) fn route(
-        &self,
-        logits: &Span,
-        rule: &RouterRule,
-        routing: &Routing,
-        routed: Option<&HostSpan>,
-        held: &mut Vec<HostSpan>,
-    ) -> Result<(), String> {
+    pub(super) fn route(&self, of: &Route, held: &mut Vec<HostSpan>) -> Result<(), String> {
+        let Route { logits, rule, routing, routed } = of;
         let Routing { rows, experts, top_k, .. } = *routing;
         let to = self.routed(routing)?;
         let logits = self.words(logits, rows * experts, "the logits")?;
-        let set = routed.map_or(Ok(0), |span| mapped(span, experts))?;
+        let set = routed.as_ref().map_or(Ok(0), |span| mapped(span, experts))?;
         let scores = match rule.scores {
             RouterScores::Softmax => 0_i32,
             RouterScores::Sigmoid => 1,
@@ -73,49 +66,8 @@ impl Launch<'_> {
         unsafe {
             self.launch(Module::Base, "group", group_grid, arguments![to.ids, entries, experts, to.groups, set])
         }?;
-        held.extend(routed.cloned());
+        held.extend(routed.clone());
         Ok(())
-    }
-
-    pub(super) fn combine(
-        &self,
-        routing: &Routing,
-        slots: &Span,
-        host_slots: Option<&Span>,
-        held: &ExpertSet,
-        width: usize,
-        out: &Span,
-    ) -> Result<(), String> {
-        let routed = self.routed(routing)?;
-        let entries = routing.rows * routing.top_k;
-        let slots = self.words(slots, entries * width, "the slots")?;
-        let others = host_slots.map_or(Ok(0), |span| self.words(span, entries * width, "the host's slots"))?;
-        let out = self.words(out, routing.rows * width, "out")?;
-        self.sum_experts(routing, routed, [slots, others], Members::of(held), [0, width, width], out)
-    }
-
-    /// Queues the sums over the row's experts for columns `first..first + cols` of `width`.
-    pub(super) fn sum_experts(
-        &self,
-        routing: &Routing,
-        routed: Routed,
-        [slots, others]: [u64; 2],
-        members: Members,
-        [first, cols, width]: [usize; 3],
-        out: u64,
-    ) -> Result<(), String> {
-        let grid = Grid::row(routing.rows, 256);
-        let (top_k, first, cols, width) = (int(routing.top_k), int(first), int(cols), int(width));
-        let Routed { ids, weights, .. } = routed;
-        // SAFETY: (const u32*, const float*, int, const float*, const float*, Members, int, int, int, float*).
-        unsafe {
-            self.launch(
-                Module::Base,
-                "combine",
-                grid,
-                arguments![ids, weights, top_k, slots, others, members, first, cols, width, out],
-            )
-        }
     }
 }
 

@@ -5,8 +5,8 @@ use super::super::module::{DECODE_HEADS, GROUP, Module, PromptBlock, TensorKv, d
 use super::super::page_lock::device_address;
 use super::Launch;
 use super::copy::pieces;
-use super::elementwise::kv_number;
-use crate::card::command::{AttentionEnd, Cells, Phase};
+use super::store_kv::kv_number;
+use crate::card::command::{Attend, AttentionEnd, Cells, Phase};
 use crate::card::{HostSpan, Span};
 use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout, KvType};
 
@@ -62,18 +62,6 @@ struct PromptHeads {
     scale: f32,
 }
 
-/// What a command asks for beside its memory.
-pub(super) struct Attention<'a> {
-    pub(super) rows: usize,
-    pub(super) first: usize,
-    pub(super) shape: &'a AttentionShape,
-    pub(super) layout: &'a CellLayout,
-    pub(super) resume: bool,
-    pub(super) beyond: Option<&'a Cells<HostSpan>>,
-    pub(super) end: AttentionEnd,
-    pub(super) phase: Phase,
-}
-
 /// Cells that are attended together, after what must be brought for them.
 #[derive(Default)]
 struct Pass {
@@ -105,16 +93,9 @@ struct At {
 }
 
 impl Launch<'_> {
-    pub(super) fn attention(
-        &self,
-        of: &Attention<'_>,
-        q: &Span,
-        cells: &[Cells],
-        state: &Span,
-        scratch: &Span,
-        held: &mut Vec<HostSpan>,
-    ) -> Result<(), String> {
-        let (rows, shape) = (of.rows, of.shape);
+    pub(super) fn attention(&self, of: &Attend, held: &mut Vec<HostSpan>) -> Result<(), String> {
+        let Attend { q, cells, state, scratch, .. } = of;
+        let (rows, shape) = (of.rows, &of.shape);
         if shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) || shape.value_dim > MOST_VALUE_DIM {
             return Err(format!(
                 "{} heads over {} of {} values are not supported",
@@ -127,13 +108,13 @@ impl Launch<'_> {
             AttentionEnd::Keep => 0,
             AttentionEnd::Finish(out) => self.words(out, rows * shape.heads * shape.value_dim, "out")?,
         };
-        let mut passes = self.cell_tables(cells, of.layout)?;
+        let mut passes = self.cell_tables(cells, &of.layout)?;
         let work = match of.phase {
             Phase::Decode => Some(self.work(of, scratch)?),
             Phase::Prompt => None,
         };
-        if let (Some(work), Some(beyond)) = (&work, of.beyond) {
-            passes.extend(self.brought(beyond, of.layout, work)?);
+        if let (Some(work), Some(host_cells)) = (&work, &of.host_cells) {
+            passes.extend(self.brought(host_cells, &of.layout, work)?);
         }
         if passes.is_empty() {
             return Err("there are no cells".to_owned());
@@ -141,7 +122,7 @@ impl Launch<'_> {
         if rows == 0 {
             return Ok(());
         }
-        held.extend(of.beyond.map(|cells| cells.at.clone()));
+        held.extend(of.host_cells.as_ref().map(|cells| cells.at.clone()));
         let count = passes.len();
         for (i, pass) in passes.iter().enumerate() {
             pass.bring.iter().try_for_each(|bring| self.bring(bring))?;
@@ -155,9 +136,9 @@ impl Launch<'_> {
     }
 
     /// How a decode command uses its work memory.
-    fn work(&self, of: &Attention<'_>, scratch: &Span) -> Result<Work, String> {
+    fn work(&self, of: &Attend, scratch: &Span) -> Result<Work, String> {
         let result = of.rows * of.shape.heads * (2 + of.shape.value_dim) * 4;
-        let (room, line) = of.beyond.map_or((0, 0), |_| (ATTENTION_TILE * of.layout.cell_bytes(), LINE));
+        let (room, line) = of.host_cells.as_ref().map_or((0, 0), |_| (ATTENTION_TILE * of.layout.cell_bytes(), LINE));
         let results = self.wide(scratch, result, "the work memory")?;
         // Rooms come last and begin at a line, for which one is left over.
         let tiles = scratch.bytes.saturating_sub(line) / (result + room).max(1);
@@ -225,8 +206,8 @@ impl Launch<'_> {
         Ok(tables)
     }
 
-    fn attend_prompt(&self, of: &Attention<'_>, at: At, cells: &CellTable) -> Result<(), String> {
-        let shape = of.shape;
+    fn attend_prompt(&self, of: &Attend, at: At, cells: &CellTable) -> Result<(), String> {
+        let shape = &of.shape;
         let At { q, state, out, resume } = at;
         let (rows, first) = (int(of.rows), int(of.first));
         if let Some((module, heads)) = self.tensor_heads(of) {
@@ -261,22 +242,15 @@ impl Launch<'_> {
     }
 
     /// The tensor-core kernels for these heads, if they were loaded.
-    fn tensor_heads(&self, of: &Attention<'_>) -> Option<(Module, PromptHeads)> {
-        let module = Module::for_attention(of.shape, of.layout.kind, self.arch)?;
-        let AttentionShape { heads, kv_heads, scale, .. } = *of.shape;
+    fn tensor_heads(&self, of: &Attend) -> Option<(Module, PromptHeads)> {
+        let module = Module::for_attention(&of.shape, of.layout.kind, self.arch)?;
+        let AttentionShape { heads, kv_heads, scale, .. } = of.shape;
         self.kernels.has(module).then_some((module, PromptHeads { heads: int(heads), kv_heads: int(kv_heads), scale }))
     }
 
     /// As many tiles at a time as the work memory holds the results of.
-    fn attend_decode(
-        &self,
-        of: &Attention<'_>,
-        at: At,
-        cells: &CellTable,
-        results: u64,
-        most: usize,
-    ) -> Result<(), String> {
-        let shape = of.shape;
+    fn attend_decode(&self, of: &Attend, at: At, cells: &CellTable, results: u64, most: usize) -> Result<(), String> {
+        let shape = &of.shape;
         let heads = general(shape, of.layout.kind);
         let tensor = self.tensor_heads(of);
         let first_cell = cells.span.first().map_or(0, |span| span.first as usize);
