@@ -161,7 +161,7 @@ impl Conversation {
     ) -> Result<(usize, Vec<f32>), EngineError> {
         let common = self.held.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
         let kept = common.min(prompt.len().saturating_sub(1));
-        self.sequence.truncate(kept);
+        self.sequence.truncate(kept)?;
         self.held.truncate(kept);
         let new = prompt.get(kept..).unwrap_or_default();
         let result = engine.prompt(&mut self.sequence, new, cancel);

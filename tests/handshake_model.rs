@@ -138,7 +138,7 @@ fn run(story: Story, seen: &Seen) {
     let both = vec![ExpertId(0), ExpertId(1)];
     let walk = Arc::new(Walk::new(1, &[both.clone(), both], story.ring));
     let gate = story.depth.map(|_| Arc::new(Gate::new(walk.passes())));
-    let handshake = Arc::new(Handshake::new(walk.entries().len()));
+    let handshake = Arc::new(Handshake::new());
     let outcomes = Arc::new(Mutex::new(Vec::new()));
     let link = CheckedLink { story, walk: walk.clone(), outcomes: outcomes.clone(), looked_at: Mutex::default() };
     let issuer = thread::spawn({

@@ -122,7 +122,7 @@ fn logits(engine: &mut Engine, way: &Way) -> Vec<u32> {
         position += 1;
     }
     // A shorter sequence overwrites cells that were in host memory before.
-    sequence.truncate(sequence.tokens() / 2);
+    sequence.truncate(sequence.tokens() / 2).unwrap();
     keep(&engine.prompt(&mut sequence, &[11, 13, 17], &cancel).unwrap());
     keep(&engine.step(&mut [(&mut sequence, 19)], &cancel).unwrap()[0]);
     all

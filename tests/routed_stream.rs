@@ -7,9 +7,13 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use aqueduct::card::CardError;
+use aqueduct::engine::experts::feed::{Link, feed};
 use aqueduct::engine::experts::gate::{Decision, Gate, Published};
-use aqueduct::engine::experts::walk::Walk;
+use aqueduct::engine::experts::handshake::{Fate, Handshake};
+use aqueduct::engine::experts::walk::{Entry, Walk};
 use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
 use aqueduct::ops::ExpertSet;
@@ -265,4 +269,65 @@ fn unknown_entries_are_issued_and_known_unrouted_ones_skipped() {
     assert_eq!(gate.decide(&walk, 3), Decision::Issue);
     let positions: Vec<_> = gate.published().iter().map(|published| published.position).collect();
     assert_eq!(positions, [1, 2]);
+}
+
+/// A link whose events know how many of them are alive.
+struct CountedLink {
+    alive: Arc<()>,
+    most: AtomicUsize,
+}
+
+impl Link for CountedLink {
+    type Event = Arc<()>;
+
+    fn copy(&self, _: usize, _: Entry, _: Option<&Arc<()>>) -> Result<Arc<()>, CardError> {
+        self.most.fetch_max(Arc::strong_count(&self.alive), Ordering::Relaxed);
+        Ok(Arc::clone(&self.alive))
+    }
+
+    fn skipped(&self, _: Entry) -> Result<(), CardError> {
+        Ok(())
+    }
+
+    fn finished(&self, _: &Arc<()>) -> Result<bool, CardError> {
+        Ok(true)
+    }
+}
+
+/// Events of copies and readers are let go of as the prompt moves on: what is alive depends on the ring, not on the prompt's length.
+#[test]
+fn a_long_prompt_holds_no_more_events_than_its_ring_has_slots() {
+    const RING: usize = 8;
+    let experts: Vec<ExpertId> = (0..16).map(ExpertId).collect();
+    for gated in [false, true] {
+        let walk = Arc::new(Walk::new(200, &[experts.clone(), experts.clone()], RING));
+        let gate = gated.then(|| Arc::new(Gate::new(walk.passes())));
+        let handshake = Arc::new(Handshake::new());
+        let link = Arc::new(CountedLink { alive: Arc::default(), most: AtomicUsize::new(0) });
+        let issuer = std::thread::spawn({
+            let (walk, gate, handshake, link) = (walk.clone(), gate.clone(), handshake.clone(), link.clone());
+            move || feed(&walk, gate.as_deref().map(|gate| (gate, 4)), &handshake, link.as_ref())
+        });
+        let (mut issued, mut skipped) = (0, 0);
+        for pass in 0..walk.passes() {
+            if let Some(gate) = &gate {
+                gate.publish(pass, ExpertSet::new(16, [ExpertId(3), ExpertId(11)]));
+            }
+            for k in walk.pass(pass) {
+                match handshake.fate(k).unwrap() {
+                    Fate::Issued(_) => {
+                        issued += 1;
+                        handshake.release(k, Some(Arc::clone(&link.alive)));
+                    }
+                    Fate::Skipped => skipped += 1,
+                }
+            }
+        }
+        issuer.join().unwrap().unwrap();
+        let most = link.most.load(Ordering::Relaxed);
+        println!("gated {gated}: {issued} issued, {skipped} skipped, at most {most} events at a time");
+        assert_eq!((issued + skipped, skipped > 0), (walk.entries().len(), gated));
+        assert!(most <= 3 * RING + 4, "{most} events at a time for a ring of {RING}");
+        assert!(Arc::strong_count(&link.alive) <= 2 * RING, "{} events are kept", Arc::strong_count(&link.alive));
+    }
 }

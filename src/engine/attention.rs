@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::buffers::part_of;
 use super::kv::Streamed;
-use super::kv::cells::Slot;
 use super::kv::host::HostRow;
 use super::kv::staging::StagingParts;
 use super::kv::tail::tile_start;
 use super::layer::{F32, Part};
+use super::sequence::SequenceId;
 use super::stage::Stage;
 use super::weights::Attention;
 use super::{EngineError, waits};
@@ -63,10 +63,10 @@ impl Stage {
     ) -> Result<(), EngineError> {
         let own = part.first..part.first + part.rows.len();
         let resident = self.kv.resident();
-        self.store_resident(place, mixer, heads, part.slot, own.start..own.end.min(resident))?;
+        self.store_resident(place, mixer, heads, part.sequence, own.start..own.end.min(resident))?;
         let mut cells = Vec::with_capacity(3);
         if resident > 0 {
-            cells.push(self.kv.get(place, part.slot, 0..own.end.min(resident))?);
+            cells.push(self.kv.get(place, part.sequence, 0..own.end.min(resident))?);
         }
         let mut resume = false;
         if own.end > resident {
@@ -102,8 +102,8 @@ impl Stage {
         let resident = self.kv.resident();
         for part in parts.iter().filter(|part| part.first < resident) {
             let own = heads.rows(mixer, part.rows.clone());
-            self.store_resident(place, mixer, &own, part.slot, part.first..part.first + 1)?;
-            let cells = vec![self.kv.get(place, part.slot, 0..part.first + 1)?];
+            self.store_resident(place, mixer, &own, part.sequence, part.first..part.first + 1)?;
+            let cells = vec![self.kv.get(place, part.sequence, 0..part.first + 1)?];
             self.look(Phase::Decode, mixer, &own, part.first, Look { cells, last: true, ..Look::default() })?;
         }
         let beyond: Vec<&Part> = parts.iter().filter(|part| part.first >= resident).collect();
@@ -122,7 +122,10 @@ impl Stage {
         let mut rows = Vec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
             let own = heads.rows(mixer, part.rows.clone());
-            let to = self.streamed()?.host.get(place, part.slot, part.first..part.first + 1)?;
+            if let Some(copied) = &self.streamed()?.tail.copied {
+                self.card.wait(Stream::Compute, copied, waits::TAIL_COPIED)?;
+            }
+            let to = self.streamed()?.host.get(place, part.sequence, part.first..part.first + 1)?;
             // One cell a row: where it stands in the tail does not matter.
             let cell = self.buffers.part(Use::Tail, at * layout.cell_bytes(), layout.cell_bytes())?;
             let cells = Cells { at: cell, first: part.first, count: 1 };
@@ -175,10 +178,10 @@ impl Stage {
         if split == 0 {
             return Ok(false);
         }
-        let cells = if resident > 0 { vec![self.kv.get(place, part.slot, 0..resident)?] } else { Vec::new() };
+        let cells = if resident > 0 { vec![self.kv.get(place, part.sequence, 0..resident)?] } else { Vec::new() };
         let mut beyond = None;
         if split > resident {
-            let at = self.streamed()?.host.get(place, part.slot, resident..split)?;
+            let at = self.streamed()?.host.get(place, part.sequence, resident..split)?;
             self.counters.attended_over_link(split - resident, at.bytes());
             beyond = Some(Cells { at, first: resident, count: split - resident });
         }
@@ -207,7 +210,7 @@ impl Stage {
         Ok(HostRow {
             position: part.first,
             first: split,
-            cells: cells.get(place, part.slot, split..part.first + 1)?,
+            cells: cells.get(place, part.sequence, split..part.first + 1)?,
             q: row_of(&self.host.queries, at, shape.heads * shape.head_dim * F32)?,
             state: row_of(&self.host.state, at, state)?,
             partials: part_of(&self.host.partials, at * most, used)?,
@@ -221,14 +224,14 @@ impl Stage {
         place: usize,
         mixer: &Attention,
         heads: &Heads,
-        slot: Slot,
+        sequence: SequenceId,
         cells: Range<usize>,
     ) -> Result<(), EngineError> {
         if cells.is_empty() {
             return Ok(());
         }
         let own = heads.rows(mixer, 0..cells.len());
-        let cells = self.kv.get(place, slot, cells)?;
+        let cells = self.kv.get(place, sequence, cells)?;
         self.compute(Command::StoreKv(StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells }))
     }
 
@@ -251,7 +254,7 @@ impl Stage {
         card.submit(Stream::Compute, Command::StoreKv(StoreKv { k: own.k, v: own.v, layout: mixer.cells, cells }))?;
         let stored = card.record(Stream::Compute)?;
         card.wait(Stream::KvOut, &stored, waits::CELLS_STORED)?;
-        let to = streamed.host.get(place, part.slot, new.clone())?;
+        let to = streamed.host.get(place, part.sequence, new.clone())?;
         card.submit(Stream::KvOut, Command::CopyOut(CopyOut { from: cells.at, to }))?;
         counters.cells_written(cells.at.bytes);
         let copied = card.record(Stream::KvOut)?;

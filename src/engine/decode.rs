@@ -2,11 +2,11 @@
 //! computed by the host pool at the same time.
 
 use super::buffers::part_of;
-use super::cancel::Cancel;
 use super::experts::host_pool::HostLayer;
-use super::kv::cells::Slot;
+use super::job::Row;
 use super::layer::{F32, Part};
 use super::stage::Stage;
+use super::ticket::Running;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
 use crate::card::command::{Combine, CopyIn, CopyOut, ExpertsInto, HeldExpert, Phase, Route, Routing, RunExperts};
@@ -16,18 +16,15 @@ use crate::plan::Use;
 use crate::units::ExpertId;
 
 impl Stage {
-    /// Queues all layers of a step; row `r` belongs to the sequence of `rows[r]`, at that position.
-    pub(super) fn step(&mut self, rows: &[(Slot, usize)], hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
+    /// Queues all layers of a step over the hidden states in `hidden`.
+    pub(super) fn step(&mut self, rows: &[Row], hidden: Span, request: &Running) -> Result<(), EngineError> {
         if let Some(pool) = &mut self.pool {
             pool.wait_for_residents()?;
         }
-        let parts: Vec<Part> = rows
-            .iter()
-            .enumerate()
-            .map(|(r, (slot, first))| Part { slot: *slot, rows: r..r + 1, first: *first })
-            .collect();
+        let part = |(r, row): (usize, &Row)| Part { sequence: row.sequence, rows: r..r + 1, first: row.position };
+        let parts: Vec<Part> = rows.iter().enumerate().map(part).collect();
         let layers = std::sync::Arc::clone(&self.layers);
-        self.step_layers(&layers, &parts, hidden, cancel)
+        self.step_layers(&layers, &parts, hidden, request)
     }
 
     fn step_layers(
@@ -35,11 +32,11 @@ impl Stage {
         layers: &[Layer],
         parts: &[Part],
         hidden: Span,
-        cancel: &Cancel,
+        request: &Running,
     ) -> Result<(), EngineError> {
         let rows = 0..parts.len();
         for (place, layer) in layers.iter().enumerate() {
-            if cancel.is_cancelled() {
+            if request.stops() {
                 return Err(EngineError::Cancelled);
             }
             self.attend(Phase::Decode, place, layer, hidden, &rows, parts)?;

@@ -46,11 +46,25 @@ pub enum EngineError {
     /// No token was given.
     #[error("a prompt needs at least one token")]
     Empty,
-    /// A sequence was named twice in one step, or belongs to another engine.
-    #[error("a step names each sequence of this engine at most once, {found} given")]
-    Sequences {
-        /// Sequences that were given.
-        found: usize,
+    /// A sequence belongs to another engine.
+    #[error("a sequence of another engine was given: sequences live in the engine that made them")]
+    Foreign,
+    /// A request runs on the sequence, or one request names it twice.
+    #[error("a request runs on this sequence already: wait for its end or cancel it")]
+    Busy,
+    /// A step has more rows than the plan has room for.
+    #[error("a step of {rows} rows is asked for, the plan has room for {most}; raise run.sequences")]
+    StepRows {
+        /// Rows asked for.
+        rows: usize,
+        /// Rows of the plan.
+        most: usize,
+    },
+    /// A failure under another request ended this one.
+    #[error("the request was ended by a failure under another one, it may be sent again: {cause}")]
+    Interrupted {
+        /// What failed.
+        cause: String,
     },
     /// A logit is not a number: weights or arithmetic are broken.
     #[error("logits of row {row} hold a value that is not a number; the model file or its weights are damaged")]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::EngineError;
 use super::attention::Heads;
-use super::kv::cells::Slot;
+use super::sequence::SequenceId;
 use super::stage::Stage;
 use super::weights::{Layer, LayerFfn};
 use crate::card::command::{Epilogue, GatedActivation, Linear, LinearPart, Phase, RmsNorm, Rotate, Routing};
@@ -15,7 +15,7 @@ use crate::plan::Use;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     /// The sequence.
-    pub slot: Slot,
+    pub sequence: SequenceId,
     /// Rows, counted in the wave.
     pub rows: Range<usize>,
     /// Position of the first row.

@@ -1,8 +1,8 @@
 //! The running engine: rig, stages, prompt and decode passes.
 //!
-//! [`Engine::load`] allocates what a plan lists and starts a thread for each stage. [`Engine::prompt`] and [`Engine::step`] cut their tokens
-//! into jobs, send each job to all stages, and collect the logits. Inside a stage, `prompt.rs` and `decode.rs` walk the layers; both
-//! queue the commands of `layer.rs`. Experts reach the card through `experts/`.
+//! [`Engine::load`] allocates what a plan lists and starts a thread for each stage. [`Engine::submit`] cuts a request into jobs (the waves of
+//! a prompt, or one step) and gives a [`Ticket`]; `schedule.rs` decides which job goes through all stages next. Inside a stage, `prompt.rs` and
+//! `decode.rs` walk the layers; both queue the commands of `layer.rs`. Experts reach the card through `experts/`.
 
 mod attention;
 mod buffers;
@@ -13,20 +13,22 @@ mod error;
 pub mod experts;
 mod handoff;
 mod head;
+mod job;
 mod kv;
 mod layer;
 mod present;
 mod prompt;
 mod rig;
 pub mod sampler;
+mod schedule;
 mod sequence;
 mod stage;
+mod ticket;
 pub mod waits;
 mod weights;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 pub use cancel::Cancel;
 pub use counters::{Counters, Counts};
@@ -34,8 +36,9 @@ pub use error::EngineError;
 pub use present::{Presence, Present};
 pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
+pub use ticket::{Output, Request, Ticket, TicketId};
 
-use crate::card::{BatonReceiver, Card, Stream, bounded_baton};
+use crate::card::{Card, Stream, baton};
 use crate::model::Model;
 use crate::plan::{Plan, Use, memory};
 use crate::units::{Bytes, TokenId};
@@ -44,13 +47,12 @@ use experts::arena::Arena;
 use experts::gate::Published;
 use experts::latest_gate::LatestGate;
 use handoff::{Embeddings, Side};
-use prompt::Wave;
-use sequence::FreeSlots;
+use job::{Row, Rows, Wanted, Wave};
+use schedule::{Accepted, Schedule};
+use sequence::{FreeSequences, Place, SequenceId};
 use stage::Stage;
-use worker::{Inlet, Job, Reply, Request, Rows, StageThread, Wanted, Worker};
-
-/// Answers that wait for the caller: a block of logits may be many MiB, so a stage whose caller is slow waits for it.
-const REPLIES: usize = 2;
+use ticket::{Running, What};
+use worker::{Inlet, Source, Stages, Worker};
 
 /// A loaded model, ready to run.
 pub struct Engine {
@@ -59,11 +61,8 @@ pub struct Engine {
     cards: Vec<Arc<dyn Card>>,
     counters: Vec<Arc<Counters>>,
     latest_gates: Vec<Arc<LatestGate>>,
-    free: Arc<FreeSlots>,
-    // Dropped before the stages: one that waits with an answer ends its job when nobody receives any more.
-    replies: BatonReceiver<Reply>,
-    // A stage's thread ends when its jobs do.
-    stages: Vec<StageThread>,
+    free: Arc<FreeSequences>,
+    stages: Stages,
 }
 
 /// Receives logits: the row of the prompt they belong to, and f32 `[vocabulary]`.
@@ -84,7 +83,6 @@ impl Engine {
         let between = plan.stages.iter().skip(1).map(|stage| handoff::buffers(&rig.host, stage.host.arriving / 2));
         let between = between.collect::<Result<Vec<_>, _>>()?;
         let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
-        let (reply, replies) = bounded_baton(watcher, REPLIES);
         let load = |(stage, buffers)| Stage::load(&model, &plan, stage, rig, &arena, buffers, progress);
         let loaded = plan.stages.iter().zip(buffers).map(load).collect::<Result<Vec<_>, _>>()?;
         let counters = loaded.iter().map(|stage| Arc::clone(&stage.counters)).collect();
@@ -100,23 +98,26 @@ impl Engine {
             inlets.push(Inlet::Stage(receiver));
         }
         outlets.push(None);
-        let mut stages = Vec::with_capacity(loaded.len());
-        for ((stage, inlet), outlet) in loaded.into_iter().zip(inlets).zip(outlets) {
+        let mut stages = Stages::new(Schedule::new(loaded.len(), plan.sequences, watcher));
+        let (others, sources): (Vec<_>, Vec<_>) = loaded.iter().skip(1).map(|_| baton(watcher)).unzip();
+        let sources = [Source::Schedule(others)].into_iter().chain(sources.into_iter().map(Source::Queue));
+        for (((stage, inlet), outlet), source) in loaded.into_iter().zip(inlets).zip(outlets).zip(sources) {
             let hidden = vec![None; memory::hidden_buffers(plan.stages.len())];
             let worker = Worker {
                 stage,
                 model: Arc::clone(&model),
                 team: Arc::clone(&rig.team),
+                schedule: Arc::clone(&stages.schedule),
+                source,
                 inlet,
                 outlet,
-                replies: reply.clone(),
                 hidden,
                 jobs: 0,
             };
-            stages.push(StageThread::start(worker, watcher)?);
+            stages.start(worker, watcher)?;
         }
-        let free = FreeSlots::new(plan.sequences);
-        Ok(Self { plan, model, cards, counters, latest_gates, free, replies, stages })
+        let free = FreeSequences::new(plan.sequences);
+        Ok(Self { plan, model, cards, counters, latest_gates, free, stages })
     }
 
     /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them.
@@ -182,6 +183,41 @@ impl Engine {
         self.free.take().ok_or(EngineError::NoSequence { sequences: self.plan.sequences })
     }
 
+    /// Accepts a request; its ticket gives what comes of it. Requests run beside each other: prompts are read one after the other, and steps
+    /// go between their waves.
+    ///
+    /// # Errors
+    /// When the request cannot run: too many tokens, a sequence of another engine or one that a request runs on.
+    pub fn submit(&self, request: Request<'_>) -> Result<Ticket, EngineError> {
+        let running = Running::new(request.cancel, self.plan.prompt, self.plan.kv);
+        let mut claims = Claims(Vec::new());
+        let (jobs, wanted) = match request.what {
+            What::Prompt { sequence, tokens, wanted } => {
+                let (id, first) = claims.claim(self, sequence, tokens)?;
+                (self.waves(id, first, tokens), wanted)
+            }
+            What::Step(rows) => {
+                let count = rows.iter().map(|(_, tokens)| tokens.len()).sum();
+                if count > self.plan.sequences {
+                    return Err(EngineError::StepRows { rows: count, most: self.plan.sequences });
+                }
+                let mut all = Vec::with_capacity(count);
+                for (sequence, tokens) in &rows {
+                    let (sequence, first) = claims.claim(self, sequence, tokens)?;
+                    all.extend((first..first + tokens.len()).map(|position| Row { sequence, position }));
+                }
+                let tokens = rows.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
+                if all.is_empty() {
+                    return Err(EngineError::Empty);
+                }
+                (vec![(Rows::Step(all.into()), tokens)], Wanted::All)
+            }
+        };
+        let accepted = Accepted { request: Arc::clone(&running), jobs, wanted, places: std::mem::take(&mut claims.0) };
+        self.stages.schedule.submit(accepted)?;
+        Ok(Ticket::new(&running))
+    }
+
     /// Appends tokens to a sequence in layer-major waves and returns the logits after the last one, f32 `[vocabulary]`.
     ///
     /// # Errors
@@ -193,8 +229,15 @@ impl Engine {
         tokens: &[TokenId],
         cancel: &Cancel,
     ) -> Result<Vec<f32>, EngineError> {
+        sequence.wait();
+        let ticket = self.submit(Request::prompt(sequence, tokens).cancelled_by(cancel))?;
         let mut last = Vec::new();
-        self.run_prompt(sequence, tokens, Wanted::Last, cancel, &mut |_, logits| last = logits.to_vec())?;
+        for output in ticket {
+            match output {
+                Output::Logits { logits, .. } => last = logits,
+                Output::End(result) => result?,
+            }
+        }
         Ok(last)
     }
 
@@ -209,7 +252,10 @@ impl Engine {
         cancel: &Cancel,
         sink: &mut LogitSink<'_>,
     ) -> Result<(), EngineError> {
-        self.run_prompt(sequence, tokens, Wanted::All, cancel, sink)
+        sequence.wait();
+        let vocab = self.model.spec.vocab.max(1);
+        let ticket = self.submit(Request::prompt_all(sequence, tokens).cancelled_by(cancel))?;
+        ticket.wait(|first, logits| (first..).zip(logits.chunks(vocab)).for_each(|(row, logits)| sink(row, logits)))
     }
 
     /// Appends one token to each of these sequences and returns the logits after it, in their order.
@@ -221,37 +267,17 @@ impl Engine {
         rows: &mut [(&mut Sequence, TokenId)],
         cancel: &Cancel,
     ) -> Result<Vec<Vec<f32>>, EngineError> {
-        if rows.is_empty() {
-            return Err(EngineError::Empty);
-        }
-        let mut slots: Vec<_> = rows.iter().map(|(sequence, _)| sequence.slot).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        if slots.len() < rows.len() {
-            return Err(EngineError::Sequences { found: rows.len() });
-        }
-        for (sequence, token) in rows.iter() {
-            self.check(sequence, &[*token])?;
-        }
-        let places = rows.iter().map(|(sequence, _)| (sequence.slot, sequence.tokens)).collect();
-        let tokens: Arc<[TokenId]> = rows.iter().map(|(_, token)| *token).collect();
-        let mut all = vec![Vec::new(); rows.len()];
-        let jobs = vec![(Rows::Step(places), tokens)];
-        let (_, result) = self.run(jobs, Wanted::All, cancel, &mut |row, logits| {
-            if let Some(place) = all.get_mut(row) {
-                *place = logits.to_vec();
-            }
-        })?;
-        result?;
-        rows.iter_mut().for_each(|(sequence, _)| sequence.tokens += 1);
+        rows.iter().for_each(|(sequence, _)| sequence.wait());
+        let request = Request::step(rows.iter().map(|(sequence, token)| (&**sequence, std::slice::from_ref(token))));
+        let ticket = self.submit(request.cancelled_by(cancel))?;
+        let vocab = self.model.spec.vocab.max(1);
+        let mut all = Vec::with_capacity(rows.len());
+        ticket.wait(|_, logits| all.extend(logits.chunks(vocab).map(<[f32]>::to_vec)))?;
         Ok(all)
     }
 
-    fn check(&self, sequence: &Sequence, tokens: &[TokenId]) -> Result<(), EngineError> {
-        if !sequence.belongs_to(&self.free) {
-            return Err(EngineError::Sequences { found: 1 });
-        }
-        let (held, context) = (sequence.tokens, self.plan.context);
+    fn check(&self, tokens: &[TokenId], held: usize) -> Result<(), EngineError> {
+        let context = self.plan.context;
         if tokens.is_empty() {
             return Err(EngineError::Empty);
         }
@@ -265,114 +291,49 @@ impl Engine {
         }
     }
 
-    fn run_prompt(
-        &mut self,
-        sequence: &mut Sequence,
-        tokens: &[TokenId],
-        wanted: Wanted,
-        cancel: &Cancel,
-        sink: &mut LogitSink<'_>,
-    ) -> Result<(), EngineError> {
-        self.check(sequence, tokens)?;
+    /// The waves of a prompt from position `held` on, of equal size.
+    fn waves(&self, sequence: SequenceId, held: usize, tokens: &[TokenId]) -> Vec<(Rows, Arc<[TokenId]>)> {
         let of = tokens.len().div_ceil(self.plan.wave);
-        let shortest = tokens.len() / of;
+        let shortest = tokens.len() / of.max(1);
+        let end = held + tokens.len();
         let mut jobs = Vec::with_capacity(of);
-        let mut start = 0;
+        let mut rest = tokens;
         for number in 0..of {
             let rows = shortest + usize::from(number < tokens.len() % of);
-            let part = tokens.get(start..start + rows).unwrap_or_default();
-            let first = sequence.tokens + start;
-            let end = sequence.tokens + tokens.len();
-            let wave = Wave { slot: sequence.slot, first, rows, number, of, shortest, end };
-            jobs.push((Rows::Wave(wave), Arc::from(part)));
-            start += rows;
+            let (part, left) = rest.split_at(rows.min(rest.len()));
+            let first = end - rest.len();
+            jobs.push((Rows::Wave(Wave { sequence, first, rows, number, of, shortest, end }), Arc::from(part)));
+            rest = left;
         }
-        let (complete, result) = self.run(jobs, wanted, cancel, sink)?;
-        if result.is_ok() || matches!(result, Err(EngineError::Cancelled)) {
-            sequence.tokens += complete;
-        }
-        result
+        jobs
     }
+}
 
-    /// Sends the jobs to all stages and collects what they answer. Returns the tokens of the jobs that every stage completed, and how
-    /// the request ended; the outer error is the engine's own end.
-    fn run(
+/// Sequences that were claimed for a request. Those that are still here when it is dropped are let go.
+struct Claims(Vec<(Arc<Place>, usize)>);
+
+impl Claims {
+    /// Claims a sequence that is to get these tokens: its number, and the tokens it holds.
+    fn claim(
         &mut self,
-        jobs: Vec<(Rows, Arc<[TokenId]>)>,
-        wanted: Wanted,
-        cancel: &Cancel,
-        sink: &mut LogitSink<'_>,
-    ) -> Result<(usize, Result<(), EngineError>), EngineError> {
-        let (prompt, kv) = (self.plan.prompt, self.plan.kv);
-        let request = Arc::new(Request { cancel: cancel.clone(), prompt, kv, failed: AtomicBool::new(false) });
-        let count = jobs.len();
-        let starts: Vec<usize> = jobs
-            .iter()
-            .scan(0, |at, (_, tokens)| {
-                *at += tokens.len();
-                Some(*at - tokens.len())
-            })
-            .collect();
-        let rows: Vec<usize> = jobs.iter().map(|(_, tokens)| tokens.len()).collect();
-        for (number, (rows, tokens)) in jobs.into_iter().enumerate() {
-            let last = number + 1 == count;
-            let wanted = if wanted == Wanted::Last && !last { Wanted::None } else { wanted };
-            for stage in &self.stages {
-                let (rows, tokens, request) = (rows.clone(), Arc::clone(&tokens), Arc::clone(&request));
-                stage.send(Job::Run { number, rows, tokens, wanted, last, request })?;
-            }
+        engine: &Engine,
+        sequence: &Sequence,
+        tokens: &[TokenId],
+    ) -> Result<(SequenceId, usize), EngineError> {
+        if !sequence.belongs_to(&engine.free) {
+            return Err(EngineError::Foreign);
         }
-        let mut done = vec![0; count];
-        let mut outcome: Result<(), EngineError> = Ok(());
-        let mut pending = count * self.stages.len();
-        while pending > 0 {
-            match self.reply()? {
-                Reply::Logits { number, first, logits } => {
-                    let base = starts.get(number).copied().unwrap_or(0) + first;
-                    for (row, logits) in logits.chunks(self.model.spec.vocab).enumerate() {
-                        if logits.iter().any(|logit| logit.is_nan()) {
-                            outcome = outcome.and(Err(EngineError::NotANumber { row: base + row }));
-                        } else {
-                            sink(base + row, logits);
-                        }
-                    }
-                }
-                Reply::Done { number, result } => {
-                    pending -= 1;
-                    match result {
-                        Ok(()) => done.iter_mut().skip(number).take(1).for_each(|done| *done += 1),
-                        // A stage that only followed another one's failure reports a cancellation: the cause comes first.
-                        Err(EngineError::Cancelled) => outcome = outcome.and(Err(EngineError::Cancelled)),
-                        Err(error) if matches!(outcome, Ok(()) | Err(EngineError::Cancelled)) => outcome = Err(error),
-                        Err(_) => {}
-                    }
-                }
-                Reply::Settled { .. } => {}
-            }
-        }
-        if outcome.is_err() {
-            self.settle()?;
-        }
-        let complete =
-            done.iter().zip(rows).take_while(|(done, _)| **done == self.stages.len()).map(|(_, rows)| rows).sum();
-        Ok((complete, outcome))
+        let (place, held) = sequence.claim()?;
+        let id = place.id;
+        self.0.push((place, tokens.len()));
+        engine.check(tokens, held)?;
+        Ok((id, held))
     }
+}
 
-    fn settle(&mut self) -> Result<(), EngineError> {
-        for stage in &self.stages {
-            stage.send(Job::Settle)?;
-        }
-        let mut result = Ok(());
-        for _ in 0..self.stages.len() {
-            if let Reply::Settled { result: settled } = self.reply()? {
-                result = result.and(settled);
-            }
-        }
-        result
-    }
-
-    fn reply(&self) -> Result<Reply, EngineError> {
-        self.replies.receive().ok_or_else(|| EngineError::Thread("all stages have ended".to_owned()))
+impl Drop for Claims {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(place, _)| place.release(0));
     }
 }
 

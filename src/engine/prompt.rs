@@ -4,13 +4,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cancel::Cancel;
 use super::experts::ring::{Arriving, Ring, RingParts, RoutedRing, StreamedRing};
+use super::job::Wave;
 use super::kv::Streamed;
-use super::kv::cells::Slot;
 use super::kv::staging::{Staging, StagingParts};
 use super::layer::{F32, Part};
 use super::stage::Stage;
+use super::ticket::Running;
 use super::weights::{Layer, LayerFfn};
 use super::{EngineError, waits};
 use crate::card::command::{ExpertsInto, HeldExpert, Phase, Route, Routing, RunExperts};
@@ -18,25 +18,6 @@ use crate::card::{Command, Event, Span, Stream};
 use crate::ops::ExpertSet;
 use crate::plan::Use;
 use crate::units::ExpertId;
-
-/// One wave of a prompt on one stage.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wave {
-    /// The sequence.
-    pub slot: Slot,
-    /// Position of the first token.
-    pub first: usize,
-    /// Tokens.
-    pub rows: usize,
-    /// Its number in the prompt.
-    pub number: usize,
-    /// Waves of the prompt.
-    pub of: usize,
-    /// Tokens of the prompt's shortest wave: what the floor and the routed stream's bound are compared with. Others have at most one more.
-    pub shortest: usize,
-    /// Position after the prompt's last token.
-    pub end: usize,
-}
 
 /// One layer's experts over a wave.
 struct Pass<'a> {
@@ -62,25 +43,25 @@ impl Stage {
         }
         let Self { card, counters, layouts, streamed, .. } = self;
         let Some(Streamed { host, written, staging: Some(staging), .. }) = streamed else { return Ok(()) };
-        staging.begin(&StagingParts { card, counters, host, written, layouts }, wave.slot, wave.first)
+        staging.begin(&StagingParts { card, counters, host, written, layouts }, wave.sequence, wave.first)
     }
 
     /// Queues all layers of a wave over the hidden states in `hidden`.
-    pub(super) fn wave(&mut self, wave: &Wave, hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
+    pub(super) fn wave(&mut self, wave: &Wave, hidden: Span, request: &Running) -> Result<(), EngineError> {
         let layers = Arc::clone(&self.layers);
-        let result = self.layers(&layers, wave, hidden, cancel);
+        let result = self.layers(&layers, wave, hidden, request);
         self.counters.wave();
         result
     }
 
-    fn layers(&mut self, layers: &[Layer], wave: &Wave, hidden: Span, cancel: &Cancel) -> Result<(), EngineError> {
+    fn layers(&mut self, layers: &[Layer], wave: &Wave, hidden: Span, request: &Running) -> Result<(), EngineError> {
         let mut last: Option<Event> = None;
         for (place, layer) in layers.iter().enumerate() {
-            if cancel.is_cancelled() {
+            if request.stops() {
                 return Err(EngineError::Cancelled);
             }
             for rows in blocks(wave.rows, self.attention_rows) {
-                let part = Part { slot: wave.slot, rows: rows.clone(), first: wave.first + rows.start };
+                let part = Part { sequence: wave.sequence, rows: rows.clone(), first: wave.first + rows.start };
                 self.attend(Phase::Prompt, place, layer, hidden, &rows, &[part])?;
             }
             // A router's logits are few: their product takes the wave at once. A dense FFN's hidden units are kept for a block of rows.

@@ -1,83 +1,23 @@
 //! A stage's thread: it takes jobs in order and queues their commands on the stage's card.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::cancel::Cancel;
 use super::handoff::{Embeddings, Free, Receiver, Sender};
-use super::kv::cells::Slot;
+use super::job::{Job, Rows, Run, Wanted};
 use super::layer::F32;
-use super::prompt::Wave;
+use super::schedule::Schedule;
 use super::stage::Stage;
+use super::ticket::Running;
 use super::{EngineError, waits};
 use crate::card::command::Phase;
-use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher, baton};
+use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher};
 use crate::cpu::Team;
 use crate::model::Model;
-use crate::plan::{KvPlan, PromptPlan, Use};
+use crate::plan::Use;
 use crate::quant::dequantize;
 use crate::units::TokenId;
-
-/// The tokens that go through all stages together.
-#[derive(Clone, Debug)]
-pub(super) enum Rows {
-    /// A wave of a prompt.
-    Wave(Wave),
-    /// One token of each of several sequences, with its position.
-    Step(Vec<(Slot, usize)>),
-}
-
-/// Whose logits are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// Nobody's.
-    None,
-    /// The last row's.
-    Last,
-    /// Every row's.
-    All,
-}
-
-/// What a request shares with all stages.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub cancel: Cancel,
-    /// How its prompt is read.
-    pub prompt: PromptPlan,
-    /// How its cached cells come.
-    pub kv: KvPlan,
-    /// Set by the first stage that fails; the others stop at their next layer.
-    pub failed: AtomicBool,
-}
-
-/// A job for every stage.
-#[derive(Clone)]
-pub(super) enum Job {
-    /// Rows go through the stage.
-    Run {
-        number: usize,
-        rows: Rows,
-        tokens: Arc<[TokenId]>,
-        wanted: Wanted,
-        /// Whether the request ends with this job.
-        last: bool,
-        request: Arc<Request>,
-    },
-    /// After a failed or cancelled request, when all stages have ended their jobs: forget hand-offs.
-    Settle,
-}
-
-/// What a stage answers.
-pub(super) enum Reply {
-    /// Logits of `count` rows from row `first` of the job.
-    Logits { number: usize, first: usize, logits: Vec<f32> },
-    /// A job has ended on a stage.
-    Done { number: usize, result: Result<(), EngineError> },
-    /// A stage has settled.
-    Settled { result: Result<(), EngineError> },
-}
 
 /// Where a stage's hidden states come from.
 pub(super) enum Inlet {
@@ -87,81 +27,117 @@ pub(super) enum Inlet {
     Stage(Receiver),
 }
 
+/// Where a stage's jobs come from.
+pub(super) enum Source {
+    /// The first stage: it asks the schedule, and passes each job on to the others.
+    Schedule(Vec<Baton<Job>>),
+    /// The others.
+    Queue(BatonReceiver<Job>),
+}
+
 /// A stage with its neighbours.
 pub(super) struct Worker {
     pub stage: Stage,
     pub model: Arc<Model>,
     pub team: Arc<Team>,
+    pub schedule: Arc<Schedule>,
+    pub source: Source,
     pub inlet: Inlet,
     pub outlet: Option<Sender>,
-    pub replies: Baton<Reply>,
     /// Hidden buffers used in turn: the end of their last reader.
     pub hidden: Vec<Option<Event>>,
     pub jobs: usize,
 }
 
-/// The running thread of a stage; dropping it ends the thread after its queued jobs.
-pub(super) struct StageThread {
-    jobs: Option<Baton<Job>>,
-    thread: Option<JoinHandle<()>>,
+/// The running threads of all stages. Dropping this ends every request and joins them.
+pub(super) struct Stages {
+    pub schedule: Arc<Schedule>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl StageThread {
-    /// Starts the thread.
-    pub fn start(worker: Worker, watcher: &Watcher) -> Result<Self, EngineError> {
-        let (jobs, receive) = baton(watcher);
+impl Stages {
+    /// No stage yet.
+    pub fn new(schedule: Arc<Schedule>) -> Self {
+        Self { schedule, threads: Vec::new() }
+    }
+
+    /// Starts a stage's thread.
+    ///
+    /// # Errors
+    /// When the system refuses it.
+    pub fn start(&mut self, mut worker: Worker, watcher: &Watcher) -> Result<(), EngineError> {
+        let (watcher, begun) = (watcher.clone(), watcher.stamp());
         let thread = std::thread::Builder::new()
             .name(format!("stage on {}", worker.stage.card.id()))
-            .spawn(move || worker.run(&receive))
+            .spawn(move || {
+                watcher.join(&begun);
+                // Whatever ends this thread ends the engine: nobody may wait for a stage that is gone.
+                let _closing = Closing(Arc::clone(&worker.schedule));
+                worker.run();
+            })
             .map_err(|error| EngineError::Thread(format!("cannot start a stage: {error}")))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
-    }
-
-    /// Queues a job.
-    pub fn send(&self, job: Job) -> Result<(), EngineError> {
-        let gone = || EngineError::Thread("a stage has ended".to_owned());
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())
+        self.threads.push(thread);
+        Ok(())
     }
 }
 
-impl Drop for StageThread {
+impl Drop for Stages {
     fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a stage's thread panicked");
+        self.schedule.close();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a stage's thread panicked");
+            }
+        }
+    }
+}
+
+/// Closes the schedule when it is dropped.
+struct Closing(Arc<Schedule>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Source {
+    fn next(&self, schedule: &Schedule) -> Option<Job> {
+        match self {
+            Self::Queue(jobs) => jobs.receive(),
+            Self::Schedule(others) => {
+                let job = schedule.next()?;
+                let passed = others.iter().try_for_each(|other| other.send(job.clone()));
+                passed.is_ok().then_some(job)
+            }
         }
     }
 }
 
 impl Worker {
-    fn run(mut self, jobs: &BatonReceiver<Job>) {
-        while let Some(job) = jobs.receive() {
-            let reply = match job {
-                Job::Run { number, rows, tokens, wanted, last, request } => {
-                    let guarded = |worker: &mut Self| worker.guarded(number, &rows, &tokens, wanted, last, &request);
-                    Reply::Done { number, result: self.caught(guarded) }
+    fn run(&mut self) {
+        while let Some(job) = self.source.next(&self.schedule) {
+            match job {
+                Job::Run(run) => {
+                    let result = self.caught(|worker| worker.guarded(&run));
+                    self.schedule.answer(run.request.id, Some(run.number), result);
                 }
-                Job::Settle => Reply::Settled { result: self.caught(Self::settle) },
-            };
-            if self.replies.send(reply).is_err() {
-                return;
+                Job::Release(request) => {
+                    let ended = self.caught(|worker| worker.end(true));
+                    let result = self.caught(|worker| worker.recovered(&request, ended));
+                    self.schedule.answer(request.id, None, result);
+                }
+                Job::Settle => {
+                    let result = self.caught(Self::settle);
+                    self.schedule.settled(result);
+                }
             }
         }
     }
 
-    fn guarded(
-        &mut self,
-        number: usize,
-        rows: &Rows,
-        tokens: &[TokenId],
-        wanted: Wanted,
-        last: bool,
-        request: &Request,
-    ) -> Result<(), EngineError> {
+    fn guarded(&mut self, run: &Run) -> Result<(), EngineError> {
         let mut passed = Passed::default();
-        let mut result = self.caught(|worker| worker.job(number, rows, tokens, wanted, request, &mut passed));
+        let mut result = self.caught(|worker| worker.job(run, &mut passed));
         if matches!(&result, Err(error) if !matches!(error, EngineError::Cancelled)) {
             self.cut();
         }
@@ -170,27 +146,27 @@ impl Worker {
         {
             result = Err(error);
         }
+        self.jobs += 1;
         // A cancelled request ends like a finished one: a failure of its earlier waves, which count as complete, shows here.
-        let ends = result.as_ref().map_or_else(|error| matches!(error, EngineError::Cancelled), |()| last);
-        if ends && let Err(error) = self.end(matches!(rows, Rows::Wave(_))) {
+        let ends = result.as_ref().map_or_else(|error| matches!(error, EngineError::Cancelled), |()| run.last);
+        if ends && let Err(error) = self.end(matches!(run.rows, Rows::Wave(_))) {
             result = Err(error);
         }
-        if let Err(error) = &result {
-            request.failed.store(true, Ordering::Release);
-            if !matches!(error, EngineError::Cancelled) {
-                // What a neighbour's failure brought about is not the cause of the request's end.
-                let followed = self.cut_from_afar();
-                self.cut();
-                let recovered = self.stage.end_prompt(true);
-                if followed {
-                    result = Err(EngineError::Cancelled);
-                }
-                if let Err(error) = recovered {
-                    result = Err(error);
-                }
-            }
+        self.recovered(&run.request, result)
+    }
+
+    /// After a failure the card is made ready for the next request, and the neighbours learn of it.
+    fn recovered(&mut self, request: &Running, result: Result<(), EngineError>) -> Result<(), EngineError> {
+        let Err(error) = result else { return Ok(()) };
+        if matches!(error, EngineError::Cancelled) {
+            return Err(error);
         }
-        result
+        request.fail();
+        // What a neighbour's failure brought about is not the cause of the request's end.
+        let followed = self.cut_from_afar();
+        self.cut();
+        self.stage.end_prompt(true)?;
+        Err(if followed { EngineError::Cancelled } else { error })
     }
 
     /// Runs a part of a job; a panic is its error.
@@ -282,41 +258,33 @@ impl Worker {
         Ok(())
     }
 
-    fn job(
-        &mut self,
-        number: usize,
-        rows: &Rows,
-        tokens: &[TokenId],
-        wanted: Wanted,
-        request: &Request,
-        passed: &mut Passed,
-    ) -> Result<(), EngineError> {
-        let stop = || request.cancel.is_cancelled() || request.failed.load(Ordering::Acquire);
-        if stop() {
+    fn job(&mut self, run: &Run, passed: &mut Passed) -> Result<(), EngineError> {
+        let request = &run.request;
+        if request.stops() {
             return Err(EngineError::Cancelled);
         }
+        let tokens = &run.tokens;
         let (turn, buffer) = self.turn()?;
-        self.jobs += 1;
         let bytes = tokens.len() * self.stage.width * F32;
         if bytes > buffer.bytes {
             return Err(EngineError::Mismatch(format!("{} rows exceed the hidden buffer", tokens.len())));
         }
         let hidden = buffer.part(0, bytes);
 
-        if let Rows::Wave(wave) = rows {
+        if let Rows::Wave(wave) = &run.rows {
             self.stage.prompt = request.prompt;
             self.stage.kv_plan = request.kv;
             self.stage.begin_wave(wave)?;
         }
         let Some(arrived) = self.arrive(hidden, turn, tokens, passed)? else { return Err(EngineError::Cancelled) };
         self.stage.card.wait(Stream::Compute, &arrived, waits::HIDDEN_ARRIVED)?;
-        let phase = match rows {
+        let phase = match &run.rows {
             Rows::Wave(wave) => {
-                self.stage.wave(wave, hidden, &request.cancel)?;
+                self.stage.wave(wave, hidden, request)?;
                 Phase::Prompt
             }
             Rows::Step(rows) => {
-                self.stage.step(rows, hidden, &request.cancel)?;
+                self.stage.step(rows, hidden, request)?;
                 Phase::Decode
             }
         };
@@ -329,7 +297,7 @@ impl Worker {
                 left
             }
             None => {
-                self.logits(phase, number, hidden, tokens.len(), wanted)?;
+                self.logits(phase, hidden, run)?;
                 self.stage.card.record(Stream::Compute)?
             }
         };
@@ -361,25 +329,17 @@ impl Worker {
     }
 
     /// The head over the wanted rows, block by block.
-    fn logits(
-        &mut self,
-        phase: Phase,
-        number: usize,
-        hidden: Span,
-        rows: usize,
-        wanted: Wanted,
-    ) -> Result<(), EngineError> {
-        let first = match wanted {
+    fn logits(&mut self, phase: Phase, hidden: Span, run: &Run) -> Result<(), EngineError> {
+        let rows = run.tokens.len();
+        let mut at = match run.wanted {
             Wanted::None => return Ok(()),
             Wanted::Last => rows - 1,
             Wanted::All => 0,
         };
-        let mut at = first;
         while at < rows {
             let count = (rows - at).min(self.stage.head_block.max(1));
             let logits = self.stage.logits(phase, hidden, at..at + count)?;
-            let reply = Reply::Logits { number, first: at, logits };
-            if self.replies.send(reply).is_err() {
+            if !run.request.deliver(run.first + at, logits, self.model.spec.vocab) {
                 return Err(EngineError::Cancelled);
             }
             at += count;

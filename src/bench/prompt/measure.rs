@@ -96,7 +96,7 @@ fn observe(
     cancel: &Cancel,
 ) -> Result<(Observation, Reply), EngineError> {
     let before_seconds = steps_before(engine, sequence, task, cancel)?;
-    sequence.truncate(task.case.cached);
+    sequence.truncate(task.case.cached)?;
 
     let counts = engine.counts();
     let begin = Instant::now();
@@ -114,7 +114,7 @@ fn observe(
         logits = engine.step(&mut [(sequence, next)], cancel)?.pop().unwrap_or_default();
     }
     let after_seconds = begin.elapsed().as_secs_f64();
-    sequence.truncate(task.case.cached);
+    sequence.truncate(task.case.cached)?;
     let observation = Observation { before_seconds, prefill_seconds, after_seconds, stages };
     Ok((observation, Reply { logits: bits, answer }))
 }

@@ -1,5 +1,6 @@
 //! The handshake over ring slots: the issuer tells what became of each entry, compute tells when it is done with it.
 
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ pub enum Fate<E> {
     Skipped,
 }
 
-/// Both sides' view of a walk, entry by entry. `E` is the card's event.
+/// Both sides' view of a walk, entry by entry, in order. `E` is the card's event. An event is let go of as soon as the other side has taken it:
+/// a long prompt has hundreds of thousands of entries, and cards use events again.
 #[derive(Debug)]
 pub struct Handshake<E> {
     state: Mutex<State<E>>,
@@ -24,16 +26,35 @@ pub struct Handshake<E> {
 
 #[derive(Debug)]
 struct State<E> {
-    fates: Vec<Fate<E>>,
-    released: Vec<Option<Option<E>>>,
+    /// Entries whose outcome compute has taken.
+    taken: usize,
+    /// Outcomes of the entries after them.
+    fates: VecDeque<Fate<E>>,
+    /// Entries whose release the issuer has taken.
+    passed: usize,
+    /// Releases of the entries after them, with their last readers.
+    released: VecDeque<Option<Option<E>>>,
     failed: Option<CardError>,
     stopped: bool,
 }
 
+impl<E: Clone> Default for Handshake<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<E: Clone> Handshake<E> {
-    /// A handshake over `entries` entries.
-    pub fn new(entries: usize) -> Self {
-        let state = State { fates: Vec::new(), released: vec![None; entries], failed: None, stopped: false };
+    /// A handshake of which nothing has happened.
+    pub fn new() -> Self {
+        let state = State {
+            taken: 0,
+            fates: VecDeque::new(),
+            passed: 0,
+            released: VecDeque::new(),
+            failed: None,
+            stopped: false,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -47,7 +68,7 @@ impl<E: Clone> Handshake<E> {
 
     /// Issuer: the next entry's fate; entries are told in order.
     pub fn tell(&self, fate: Fate<E>) {
-        self.state().fates.push(fate);
+        self.state().fates.push_back(fate);
         self.changed.notify_all();
     }
 
@@ -57,16 +78,19 @@ impl<E: Clone> Handshake<E> {
         self.changed.notify_all();
     }
 
-    /// Issuer: waits until compute has released entry `k`. `Ok` holds the event of its last reader (`None` when there was no reader);
-    /// `None` means stop.
+    /// Issuer: waits until compute has released entry `k`; entries are asked for in ascending order, each at most once. `Ok` holds the event of
+    /// its last reader (`None` when there was no reader); `None` means stop.
     pub fn released(&self, k: usize) -> Option<Option<E>> {
         let mut state = self.state();
         loop {
             if state.stopped {
                 return None;
             }
-            if let Some(Some(released)) = state.released.get(k) {
-                return Some(released.clone());
+            let at = k.checked_sub(state.passed)?;
+            if let Some(Some(released)) = state.released.get(at).cloned() {
+                state.released.drain(..=at);
+                state.passed = k + 1;
+                return Some(released);
             }
             state = self.wait(state);
         }
@@ -82,15 +106,17 @@ impl<E: Clone> Handshake<E> {
         state.stopped
     }
 
-    /// Compute: waits for the fate of entry `k`.
+    /// Compute: waits for the outcome of entry `k`; entries are asked for in order, each once.
     ///
     /// # Errors
     /// The refusal that ended the issuer's walk.
     pub fn fate(&self, k: usize) -> Result<Fate<E>, CardError> {
         let mut state = self.state();
         loop {
-            if let Some(fate) = state.fates.get(k) {
-                return Ok(fate.clone());
+            debug_assert_eq!(k, state.taken, "entries are taken in order");
+            if let Some(fate) = state.fates.pop_front() {
+                state.taken += 1;
+                return Ok(fate);
             }
             if let Some(error) = &state.failed {
                 return Err(error.clone());
@@ -99,16 +125,22 @@ impl<E: Clone> Handshake<E> {
         }
     }
 
-    /// How many of the entries from `k` on are queued or have arrived.
-    pub fn issued_from(&self, k: usize) -> usize {
-        self.state().fates.iter().skip(k).filter(|fate| matches!(fate, Fate::Issued(_))).count()
+    /// How many entries that compute has not taken are queued or have arrived.
+    pub fn issued(&self) -> usize {
+        self.state().fates.iter().filter(|fate| matches!(fate, Fate::Issued(_))).count()
     }
 
-    /// Compute: entry `k` is done with; the event ends when its last reader has, `None` when nothing read it.
+    /// Compute, and the issuer for what it skips: entry `k` is done with; the event ends when its last reader has, `None` when nothing read it.
     pub fn release(&self, k: usize, last_reader: Option<E>) {
-        if let Some(released) = self.state().released.get_mut(k) {
-            *released = Some(last_reader);
+        let mut state = self.state();
+        if let Some(at) = k.checked_sub(state.passed) {
+            let length = state.released.len().max(at + 1);
+            state.released.resize(length, None);
+            if let Some(released) = state.released.get_mut(at) {
+                *released = Some(last_reader);
+            }
         }
+        drop(state);
         self.changed.notify_all();
     }
 

@@ -1,7 +1,7 @@
 //! Experts: where their blobs lie, which live on a card, and how the others get there.
 
 pub(super) mod arena;
-pub(super) mod feed;
+pub mod feed;
 pub mod gate;
 pub mod handshake;
 pub(super) mod host_pool;

@@ -76,7 +76,7 @@ impl StreamedRing {
         let walk = Arc::new(Walk::new(waves, streamed, pool.ring().len()));
         let gate = depth.map(|_| Arc::new(Gate::new(walk.passes())));
         parts.latest_gate.set(gate.clone());
-        let handshake = Arc::new(Handshake::new(walk.entries().len()));
+        let handshake = Arc::new(Handshake::new());
         let issuer = Issuer::start(Job {
             card: Arc::clone(parts.card),
             arena: Arc::clone(parts.arena),
@@ -136,7 +136,7 @@ impl StreamedRing {
                 Ok(None)
             }
             Fate::Issued(arrived) => {
-                self.counters.arrived(!card.finished(&arrived)?, self.handshake.issued_from(k));
+                self.counters.arrived(!card.finished(&arrived)?, 1 + self.handshake.issued());
                 let blob = super::ring_slot(self.lease.spans(), self.walk.slot(k), bytes, card.id())?;
                 Ok(Some(Arriving { arrived, blob, k }))
             }

@@ -5,12 +5,9 @@ use std::ops::Range;
 use crate::card::command::Cells;
 use crate::card::{HostBuf, HostSpan, Span};
 use crate::engine::EngineError;
+use crate::engine::sequence::SequenceId;
 use crate::engine::weights::Layer;
 use crate::ops::CellLayout;
-
-/// A sequence's place in the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in crate::engine) struct Slot(pub usize);
 
 /// Offsets of cells: for each layer and sequence, the cells `cells` one after the other.
 struct Table {
@@ -30,14 +27,14 @@ impl Table {
     }
 
     /// Offset and bytes of `count` cells of a sequence from cell `first`, in the stage's `layer`-th layer.
-    fn find(&self, layer: usize, slot: Slot, cells: &Range<usize>) -> Result<(usize, usize), EngineError> {
+    fn find(&self, layer: usize, sequence: SequenceId, cells: &Range<usize>) -> Result<(usize, usize), EngineError> {
         let outside = || EngineError::Mismatch(format!("cells {cells:?} lie outside {:?}", self.cells));
         let (start, layout) = self.layers.get(layer).ok_or_else(outside)?;
         if cells.start < self.cells.start || cells.end > self.cells.end {
             return Err(outside());
         }
         let bytes = layout.cell_bytes();
-        let first = slot.0 * self.cells.len() + cells.start - self.cells.start;
+        let first = sequence.0 * self.cells.len() + cells.start - self.cells.start;
         Ok((start + first * bytes, cells.len() * bytes))
     }
 }
@@ -68,8 +65,8 @@ impl KvCells {
     ///
     /// # Errors
     /// When they are not resident.
-    pub fn get(&self, layer: usize, slot: Slot, cells: Range<usize>) -> Result<Cells, EngineError> {
-        let (offset, bytes) = self.table.find(layer, slot, &cells)?;
+    pub fn get(&self, layer: usize, sequence: SequenceId, cells: Range<usize>) -> Result<Cells, EngineError> {
+        let (offset, bytes) = self.table.find(layer, sequence, &cells)?;
         if offset + bytes > self.all.bytes {
             return Err(EngineError::Mismatch(format!("cells {cells:?} lie outside the cache")));
         }
@@ -103,8 +100,8 @@ impl HostCells {
     ///
     /// # Errors
     /// When they do not live in host memory.
-    pub fn get(&self, layer: usize, slot: Slot, cells: Range<usize>) -> Result<HostSpan, EngineError> {
-        let (offset, bytes) = self.table.find(layer, slot, &cells)?;
+    pub fn get(&self, layer: usize, sequence: SequenceId, cells: Range<usize>) -> Result<HostSpan, EngineError> {
+        let (offset, bytes) = self.table.find(layer, sequence, &cells)?;
         let outside = || EngineError::Mismatch(format!("cells {cells:?} lie outside the host's cache"));
         self.all.span(offset, bytes).ok_or_else(outside)
     }

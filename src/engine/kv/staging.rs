@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cells::{HostCells, Slot};
+use super::cells::HostCells;
 use crate::card::command::CopyIn;
 use crate::card::{Card, Command, Event, Lease, Span, Stream};
 use crate::engine::counters::Counters;
+use crate::engine::sequence::SequenceId;
 use crate::engine::{EngineError, waits};
 use crate::ops::CellLayout;
 use crate::plan::KvPlan;
@@ -47,7 +48,7 @@ enum Place {
 pub(in crate::engine) struct Staging {
     lease: Lease,
     kv: KvPlan,
-    slot: Slot,
+    sequence: SequenceId,
     /// The wave's cached prefix in host memory.
     prefix: Range<usize>,
     places: Vec<Place>,
@@ -71,7 +72,7 @@ impl Staging {
         Ok(Self {
             lease,
             kv,
-            slot: Slot(0),
+            sequence: SequenceId(0),
             prefix: 0..0,
             places: Vec::new(),
             next: 0,
@@ -92,8 +93,8 @@ impl Staging {
     ///
     /// # Errors
     /// When the card refuses a copy.
-    pub fn begin(&mut self, parts: &StagingParts<'_>, slot: Slot, first: usize) -> Result<(), EngineError> {
-        self.slot = slot;
+    pub fn begin(&mut self, parts: &StagingParts<'_>, sequence: SequenceId, first: usize) -> Result<(), EngineError> {
+        self.sequence = sequence;
         self.prefix = self.kv.resident..first.max(self.kv.resident);
         let places = if self.tiled() { self.kv.staging / self.kv.tile } else { 1 };
         // Places of this wave may overlap others of the last one: all wait for its last reader.
@@ -182,7 +183,7 @@ impl Staging {
         if let Some(written) = parts.written.get(layer).and_then(Option::as_ref) {
             parts.card.wait(on, written, waits::CELLS_WRITTEN)?;
         }
-        let from = parts.host.get(layer, self.slot, self.cells(tile))?;
+        let from = parts.host.get(layer, self.sequence, self.cells(tile))?;
         let to = self.place(parts, layer, tile)?;
         let too_large = || EngineError::Mismatch("a tile is larger than its place".to_owned());
         let mut at = 0;
