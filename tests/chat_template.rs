@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use aqueduct::gguf::Gguf;
-use aqueduct::text::{ChatMessage, ChatRequest, ChatTemplate, Vocabulary};
+use aqueduct::text::{ChatMessage, ChatRequest, ChatTemplate, Moment, TextError, Vocabulary};
 use serde::Deserialize;
 
 fn data(path: &str) -> PathBuf {
@@ -31,11 +31,10 @@ fn check(model: &Path, oracle: &str) {
     let template = ChatTemplate::of(&vocabulary).unwrap();
     for chat in &oracle.chats {
         let request = ChatRequest {
-            messages: chat.messages.clone(),
             add_generation_prompt: chat.add_generation_prompt,
-            ..ChatRequest::default()
+            ..ChatRequest::new(chat.messages.clone(), Moment::from_unix(0))
         };
-        assert_eq!(template.render(&request).unwrap(), chat.text);
+        assert_eq!(template.render(&request).unwrap().text(), chat.text);
     }
     assert!(oracle.chats.len() >= 6);
     let without = oracle.chats.iter().filter(|chat| !chat.add_generation_prompt).count();
@@ -72,35 +71,130 @@ fn plain_messages_are_enough() {
     let vocabulary = Vocabulary::default();
     let source =
         "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}";
-    let request = ChatRequest::of(&[ChatMessage::new("user", "Hi"), ChatMessage::new("assistant", "Yes?")]);
+    let request =
+        ChatRequest::of(&[ChatMessage::new("user", "Hi"), ChatMessage::new("assistant", "Yes?")], Moment::from_unix(0));
     let text = ChatTemplate::new(source, &vocabulary).unwrap().render(&request).unwrap();
-    assert_eq!(text, "[user] Hi\n[assistant] Yes?\n>");
+    assert_eq!(text.text(), "[user] Hi\n[assistant] Yes?\n>");
 }
 
+/// `tests/data/templates/jinja2.json`: constructs, and template shapes with chats, with what Jinja2 set up as in
+/// `transformers` makes of them (`make.py` there).
 #[derive(Deserialize)]
-struct Snippets {
+struct Corpus {
     messages: Vec<serde_json::Value>,
     tools: Vec<serde_json::Value>,
-    cases: Vec<Snippet>,
+    variables: serde_json::Map<String, serde_json::Value>,
+    constructs: Vec<Construct>,
+    shapes: Vec<Shape>,
 }
 
 #[derive(Deserialize)]
-struct Snippet {
+struct Construct {
     template: String,
-    text: String,
+    #[serde(flatten)]
+    wanted: Wanted,
 }
 
-/// `tests/data/templates/jinja2.json`: expressions and blocks of the kinds that templates use, with what Jinja2 (PyPI
-/// `jinja2`, sandboxed, trim_blocks, lstrip_blocks, loop controls) makes of them.
-#[test]
-fn snippets_render_as_in_python() {
-    let snippets: Snippets =
-        serde_json::from_str(&fs_err::read_to_string(data("templates/jinja2.json")).unwrap()).unwrap();
-    assert!(snippets.cases.len() >= 17);
-    for case in &snippets.cases {
-        let (messages, tools) = (snippets.messages.clone(), snippets.tools.clone());
-        let request = ChatRequest { messages, tools, ..ChatRequest::default() };
-        let text = ChatTemplate::new(&case.template, &Vocabulary::default()).unwrap().render(&request).unwrap();
-        assert_eq!(text, case.text, "{}", case.template);
+/// The text, or why Jinja2 refuses the template.
+#[derive(Deserialize)]
+struct Wanted {
+    text: Option<String>,
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Shape {
+    name: String,
+    template: String,
+    chats: Vec<ShapeChat>,
+}
+
+#[derive(Deserialize)]
+struct ShapeChat {
+    messages: Vec<serde_json::Value>,
+    #[serde(default)]
+    tools: Vec<serde_json::Value>,
+    #[serde(default = "yes")]
+    add_generation_prompt: bool,
+    #[serde(flatten)]
+    more: serde_json::Map<String, serde_json::Value>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The moment of `make.py`.
+fn moment() -> Moment {
+    Moment::from_unix(1_732_891_445)
+}
+
+/// One line about a difference, if there is one.
+fn difference(name: &str, found: Result<String, TextError>, wanted: &Wanted) -> Option<String> {
+    match (found, &wanted.text, &wanted.error) {
+        (Ok(found), Some(wanted), _) if &found == wanted => None,
+        (Err(_), None, Some(_)) => None,
+        (found, ..) => {
+            let (text, error) = (&wanted.text, &wanted.error);
+            Some(format!("{name:?}\n  jinja2: {text:?} {error:?}\n  here:   {found:?}"))
+        }
     }
+}
+
+fn corpus() -> Corpus {
+    serde_json::from_str(&fs_err::read_to_string(data("templates/jinja2.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn constructs_render_as_in_python() {
+    let corpus = corpus();
+    let mut differences = Vec::new();
+    for case in &corpus.constructs {
+        let request = ChatRequest {
+            tools: corpus.tools.clone(),
+            variables: corpus.variables.clone(),
+            ..ChatRequest::new(corpus.messages.clone(), moment())
+        };
+        let found = ChatTemplate::new(&case.template, &Vocabulary::default())
+            .and_then(|template| template.render(&request))
+            .map(|rendered| rendered.text().to_owned());
+        differences.extend(difference(&case.template, found, &case.wanted));
+    }
+    let refused = corpus.constructs.iter().filter(|case| case.wanted.error.is_some()).count();
+    println!("{} constructs, {refused} refused by Jinja2, {} differ", corpus.constructs.len(), differences.len());
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(corpus.constructs.len() >= 350 && refused >= 60);
+}
+
+#[test]
+fn shapes_render_as_in_python() {
+    let corpus = corpus();
+    let vocabulary = Vocabulary {
+        tokens: vec!["<s>".to_owned(), "</s>".to_owned()],
+        bos: Some(0),
+        eos: Some(1),
+        ..Vocabulary::default()
+    };
+    let mut differences = Vec::new();
+    let mut refused = 0;
+    for shape in &corpus.shapes {
+        let template = ChatTemplate::new(&shape.template, &vocabulary).unwrap();
+        for (index, chat) in shape.chats.iter().enumerate() {
+            let mut variables = chat.more.clone();
+            let mut take = |key| variables.remove(key).map(|value| value.as_str().unwrap().to_owned());
+            let wanted = Wanted { text: take("text"), error: take("error") };
+            refused += usize::from(wanted.error.is_some());
+            let request = ChatRequest {
+                tools: chat.tools.clone(),
+                add_generation_prompt: chat.add_generation_prompt,
+                variables,
+                ..ChatRequest::new(chat.messages.clone(), moment())
+            };
+            let found = template.render(&request).map(|rendered| rendered.text().to_owned());
+            differences.extend(difference(&format!("{} {index}", shape.name), found, &wanted));
+        }
+    }
+    println!("{} shapes, {refused} chats refused, {} differ", corpus.shapes.len(), differences.len());
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(corpus.shapes.len() >= 20 && refused >= 10);
 }

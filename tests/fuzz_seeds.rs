@@ -140,8 +140,18 @@ fn template_seeds() -> Vec<Vec<u8>> {
         seeds.extend(list(&oracle, "chats").map(chat));
     }
     let snippets = json("templates/jinja2.json");
-    let variables = || serde_json::json!({ "messages": snippets["messages"], "tools": snippets["tools"] });
-    seeds.extend(list(&snippets, "cases").map(|case| with(&case["template"], variables())));
+    let variables = || {
+        let mut variables = snippets["variables"].clone();
+        variables["messages"] = snippets["messages"].clone();
+        variables["tools"] = snippets["tools"].clone();
+        variables
+    };
+    let taken = list(&snippets, "constructs").filter(|case| case["text"].is_string());
+    seeds.extend(taken.map(|case| with(&case["template"], variables())));
+    for shape in list(&snippets, "shapes") {
+        let chats = list(shape, "chats").filter(|chat| chat["text"].is_string());
+        seeds.extend(chats.map(|chat| with(&shape["template"], chat.clone())));
+    }
     seeds
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The bytes are the template, a zero byte and an object of JSON with `messages`, `tools` and further variables.
 
-use aqueduct::text::{ChatMessage, ChatRequest, ChatTemplate, Vocabulary};
+use aqueduct::text::{ChatMessage, ChatRequest, ChatTemplate, Moment, Vocabulary};
 use serde_json::{Map, Value};
 
 /// Compiles and renders the bytes; whether there was a text.
@@ -25,7 +25,15 @@ pub fn check(bytes: &[u8]) -> bool {
     let request = request(serde_json::from_slice(parts.next().unwrap_or_default()).unwrap_or_default());
     let rendered = template.render(&request);
     match &rendered {
-        Ok(text) => assert_eq!(template.render(&request).as_ref(), Ok(text), "rendered twice"),
+        Ok(found) => {
+            assert_eq!(template.render(&request).as_ref(), Ok(found), "rendered twice");
+            let mut end = 0;
+            for range in found.content() {
+                assert!(end <= range.start && range.start < range.end, "{range:?}");
+                assert!(found.text().get(range.clone()).is_some(), "{range:?} cuts a character");
+                end = range.end;
+            }
+        }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     rendered.is_ok()
@@ -41,5 +49,5 @@ fn request(mut variables: Map<String, Value>) -> ChatRequest {
         || [("system", "Be short."), ("user", "Hi <|im_end|>")].map(|(role, text)| ChatMessage::new(role, text));
     let messages = list("messages").unwrap_or_else(|| plain().iter().map(ChatMessage::to_json).collect());
     let tools = list("tools").unwrap_or_default();
-    ChatRequest { messages, tools, variables, add_generation_prompt: true, ..ChatRequest::default() }
+    ChatRequest { tools, variables, ..ChatRequest::new(messages, Moment::from_unix(1_732_891_445)) }
 }

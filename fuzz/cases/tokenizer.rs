@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use aqueduct::gguf::Gguf;
 use aqueduct::text::{
-    ControlTokens, Detokenizer, Ends, Specials, StopStrings, TokenId, TokenType, Tokenizer, Vocabulary,
+    ControlTokens, Detokenizer, Ends, Rendered, Specials, StopStrings, TokenId, TokenType, Tokenizer, Vocabulary,
 };
 
 /// The first byte before a vocabulary of the input's own.
@@ -87,7 +87,7 @@ fn vocabulary(head: &str, tokens: &str, merges: &str) -> Vocabulary {
 fn check_text(tokenizer: &Arc<Tokenizer>, text: &str) -> Option<String> {
     let mut plain = None;
     for specials in [Specials::Parsed, Specials::Plain] {
-        for ends in [Ends::Added, Ends::Bare] {
+        for ends in [Ends::Added, Ends::Begun, Ends::Bare] {
             let ids = match tokenizer.encode(text, specials, ends) {
                 Ok(ids) => ids,
                 Err(error) => {
@@ -101,7 +101,7 @@ fn check_text(tokenizer: &Arc<Tokenizer>, text: &str) -> Option<String> {
             plain = Some(tokenizer.decode(&ids, ControlTokens::Shown).unwrap());
         }
     }
-    tokenizer.encode_chat(text).unwrap();
+    tokenizer.encode_chat(&Rendered::own(text)).unwrap();
     plain
 }
 

@@ -90,7 +90,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         }
         editor.add_history_entry(&line).context("keeping the line")?;
         messages.push(ChatMessage::new("user", line));
-        let rendered = template.render(&ChatRequest::of(&messages))?;
+        let rendered = template.render(&ChatRequest::of(&messages, crate::text::Moment::now()))?;
         let prompt = tokenizer.encode_chat(&rendered)?;
         let mut sampler = Sampler::new(args.sampling.settings(), engine.model().spec.vocab)?;
         let asked = Asked {

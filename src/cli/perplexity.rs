@@ -41,7 +41,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let model = args.machine.open_model()?;
     let tokens = {
         let tokenizer = Tokenizer::new(&Vocabulary::from_gguf(model.gguf())?)?;
-        tokenizer.encode(&text, Specials::Parsed, Ends::Added)?
+        tokenizer.encode(&text, Specials::Parsed, Ends::Begun)?
     };
     let mut engine = args.machine.load(model, None)?;
     let window = (args.window as usize).min(engine.plan().context);

@@ -60,12 +60,12 @@ pub fn tokens(
     system: Option<&str>,
 ) -> anyhow::Result<Vec<TokenId>> {
     if !chat {
-        let tokens = tokenizer.encode(text, Specials::Parsed, Ends::Added)?;
+        let tokens = tokenizer.encode(text, Specials::Parsed, Ends::Begun)?;
         ensure!(!tokens.is_empty(), "the prompt is empty; give one with --prompt or --file, or pipe it in");
         return Ok(tokens);
     }
     let mut messages: Vec<ChatMessage> = system.map(|text| ChatMessage::new("system", text)).into_iter().collect();
     messages.push(ChatMessage::new("user", text));
-    let rendered = ChatTemplate::of(vocabulary)?.render(&ChatRequest::of(&messages))?;
+    let rendered = ChatTemplate::of(vocabulary)?.render(&ChatRequest::of(&messages, crate::text::Moment::now()))?;
     Ok(tokenizer.encode_chat(&rendered)?)
 }

@@ -7,6 +7,7 @@ mod alphabet;
 mod bpe;
 mod detokenizer;
 mod error;
+mod jinja;
 mod pre;
 mod special;
 mod spm;
@@ -18,7 +19,7 @@ mod vocabulary;
 pub use detokenizer::{Chunk, Detokenizer};
 pub use error::TextError;
 pub use stop::StopStrings;
-pub use template::{ChatMessage, ChatRequest, ChatTemplate, Moment};
+pub use template::{ChatMessage, ChatRequest, ChatTemplate, Moment, Rendered};
 pub use tokenizer::{ControlTokens, Ends, Specials, Tokenizer};
 pub use vocabulary::{TokenType, Vocabulary};
 

@@ -1,6 +1,7 @@
 //! Tokens that are found in text as a whole, and those that end an answer.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::{TokenId, TokenType, Vocabulary};
 
@@ -51,7 +52,28 @@ pub(super) struct SpecialTokens {
     /// Tokens that end an answer.
     pub(super) ends: BTreeSet<TokenId>,
     /// Tokens found as a whole, longest text first, then the lower id.
-    whole: Vec<(TokenId, String, TokenType)>,
+    whole: Vec<Whole>,
+}
+
+#[derive(Debug)]
+struct Whole {
+    id: TokenId,
+    text: String,
+    /// What it is shown as.
+    kind: TokenType,
+    /// Whether it steers the model, by what the file says or by what is shown: such a token is never made of content.
+    steers: bool,
+}
+
+/// Where the texts of control tokens are these tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found<'r> {
+    /// Everywhere.
+    All,
+    /// Nowhere; only user-defined tokens are found.
+    UserDefined,
+    /// Where no byte of theirs lies in one of these ascending ranges.
+    Outside(&'r [Range<usize>]),
 }
 
 /// A part of a text.
@@ -92,41 +114,66 @@ impl SpecialTokens {
             }
         }
         let is_whole = |kind| matches!(kind, TokenType::Control | TokenType::UserDefined | TokenType::Unknown);
-        let mut whole: Vec<_> = (0..)
+        let steers = |kind| matches!(kind, TokenType::Control | TokenType::Unknown);
+        let told = |id: TokenId| vocabulary.token_types.get(id as usize).copied().unwrap_or_default();
+        let mut whole: Vec<Whole> = (0..)
             .zip(vocabulary.tokens.iter().zip(&kinds))
             .filter(|(_, (token, kind))| !token.is_empty() && is_whole(**kind))
-            .map(|(id, (token, kind))| (id, token.clone(), *kind))
+            .map(|(id, (token, &kind))| Whole {
+                id,
+                text: token.clone(),
+                kind,
+                steers: steers(kind) || steers(told(id)),
+            })
             .collect();
-        whole.sort_by_key(|(id, token, _)| (std::cmp::Reverse(token.len()), *id));
+        whole.sort_by_key(|whole| (std::cmp::Reverse(whole.text.len()), whole.id));
         Self { kinds, ends, whole }
     }
 
-    /// Cuts `text` at its whole tokens. The longest token is looked for first, in the whole text. Without `control`, control
-    /// tokens are text like any other.
-    pub(super) fn parts<'t>(&self, text: &'t str, control: bool) -> Vec<Part<'t>> {
-        let mut parts = vec![Part::Text(text)];
-        for (id, token, kind) in &self.whole {
-            if !control && *kind != TokenType::UserDefined || !text.contains(token.as_str()) {
+    /// Cuts `text` at its whole tokens. The longest token is looked for first, in the whole text.
+    pub(super) fn parts<'t>(&self, text: &'t str, found: Found<'_>) -> Vec<Part<'t>> {
+        let mut pieces = vec![(0..text.len(), None)];
+        for whole in &self.whole {
+            let stays_text = matches!(found, Found::UserDefined) && whole.kind != TokenType::UserDefined;
+            if stays_text || !text.contains(whole.text.as_str()) {
                 continue;
             }
-            let mut cut = Vec::with_capacity(parts.len() + 2);
-            for part in parts {
-                let Part::Text(text) = part else {
-                    cut.push(part);
+            let mut cut = Vec::with_capacity(pieces.len() + 2);
+            for (range, token) in pieces {
+                if token.is_some() {
+                    cut.push((range, token));
                     continue;
-                };
-                for (index, piece) in text.split(token.as_str()).enumerate() {
-                    if index > 0 {
-                        cut.push(Part::Token(*id));
-                    }
-                    if !piece.is_empty() {
-                        cut.push(Part::Text(piece));
-                    }
                 }
+                let mut done = range.start;
+                let mut from = range.start;
+                while let Some(at) = text.get(from..range.end).and_then(|rest| rest.find(whole.text.as_str())) {
+                    let (start, end) = (from + at, from + at + whole.text.len());
+                    if whole.steers && found.is_content(start..end) {
+                        // Another one may begin within this one.
+                        from = start + text.get(start..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+                        continue;
+                    }
+                    cut.push((done..start, None));
+                    cut.push((start..end, Some(whole.id)));
+                    (done, from) = (end, end);
+                }
+                cut.push((done..range.end, None));
             }
-            parts = cut;
+            pieces = cut;
         }
-        parts.retain(|part| *part != Part::Text(""));
-        parts
+        let part = |(range, token): (Range<usize>, Option<TokenId>)| match token {
+            Some(id) => Some(Part::Token(id)),
+            None => text.get(range).filter(|text| !text.is_empty()).map(Part::Text),
+        };
+        pieces.into_iter().filter_map(part).collect()
+    }
+}
+
+impl Found<'_> {
+    /// Whether any byte of `range` is content.
+    fn is_content(self, range: Range<usize>) -> bool {
+        let Self::Outside(content) = self else { return false };
+        let next = content.partition_point(|content| content.end <= range.start);
+        content.get(next).is_some_and(|content| content.start < range.end)
     }
 }

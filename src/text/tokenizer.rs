@@ -1,9 +1,9 @@
 use std::collections::BTreeSet;
 
 use super::bpe::Bpe;
-use super::special::{Part, SpecialTokens};
+use super::special::{Found, Part, SpecialTokens};
 use super::spm::{self, Spm};
-use super::{TextError, TokenId, TokenType, Vocabulary};
+use super::{Rendered, TextError, TokenId, TokenType, Vocabulary};
 use crate::gguf::Gguf;
 
 /// Whether the texts of control tokens (`<|im_end|>`) in an input are these tokens.
@@ -20,6 +20,8 @@ pub enum Specials {
 pub enum Ends {
     /// BOS and EOS, each if the model asks for it.
     Added,
+    /// For a text that is to be continued: BOS if the model asks for it and the text does not begin with it; never EOS.
+    Begun,
     /// Nothing is added.
     Bare,
 }
@@ -131,16 +133,28 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::NoTokenizer`] if the model has none.
     pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> Result<Vec<TokenId>, TextError> {
+        let found = if specials == Specials::Parsed { Found::All } else { Found::UserDefined };
+        let mut ids = self.encode_parts(&self.special.parts(text, found))?;
+        match ends {
+            Ends::Bare => {}
+            Ends::Begun => self.begin(&mut ids),
+            Ends::Added => {
+                if let Some(bos) = self.bos.filter(|_| self.add_bos) {
+                    ids.insert(0, bos);
+                }
+                ids.extend(self.eos.filter(|_| self.add_eos));
+            }
+        }
+        Ok(ids)
+    }
+
+    fn encode_parts(&self, parts: &[Part<'_>]) -> Result<Vec<TokenId>, TextError> {
         if matches!(self.kind, Kind::None) {
             return Err(TextError::NoTokenizer);
         }
-        let mut out = Vec::with_capacity(text.len() / 3 + 2);
-        if ends == Ends::Added && self.add_bos {
-            out.extend(self.bos);
-        }
-        let parts = self.special.parts(text, specials == Specials::Parsed);
+        let mut out = Vec::new();
         let mut after_token = true;
-        for part in parts {
+        for &part in parts {
             match (part, &self.kind) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(_), Kind::None) => {}
@@ -156,22 +170,25 @@ impl Tokenizer {
             }
             after_token = matches!(part, Part::Token(_));
         }
-        if ends == Ends::Added && self.add_eos {
-            out.extend(self.eos);
-        }
         Ok(out)
     }
 
-    /// The tokens of a prompt that a chat template has written: control tokens are parsed, and BOS is added where the model
-    /// asks for it and the template has not written it. No EOS: the answer is still to come.
-    ///
-    /// # Errors
-    /// [`TextError::NoTokenizer`] if the model has none.
-    pub fn encode_chat(&self, prompt: &str) -> Result<Vec<TokenId>, TextError> {
-        let mut ids = self.encode(prompt, Specials::Parsed, Ends::Bare)?;
+    /// BOS where the model asks for it, unless it is there.
+    fn begin(&self, ids: &mut Vec<TokenId>) {
         if let Some(bos) = self.bos.filter(|bos| self.add_bos && ids.first() != Some(bos)) {
             ids.insert(0, bos);
         }
+    }
+
+    /// The tokens of a prompt that a chat template has written. Control tokens are parsed in the template's own text only: a
+    /// text that holds even one byte of content is none. BOS is added where the model asks for it and the template has not
+    /// written it. No EOS: the answer is still to come.
+    ///
+    /// # Errors
+    /// [`TextError::NoTokenizer`] if the model has none.
+    pub fn encode_chat(&self, prompt: &Rendered) -> Result<Vec<TokenId>, TextError> {
+        let mut ids = self.encode_parts(&self.special.parts(prompt.text(), Found::Outside(prompt.content())))?;
+        self.begin(&mut ids);
         Ok(ids)
     }
 

@@ -1,26 +1,18 @@
 //! Chat templates: Jinja as model files carry it, written for Python's Jinja2.
 
 mod clock;
-mod python;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
-use minijinja::{Environment, Error, ErrorKind};
 use serde::Serialize;
 
 pub use clock::Moment;
 
+use super::jinja::{Fault, Given, Program, exec::FUEL};
 use super::{TextError, TokenId, Vocabulary};
-
-/// Steps that a template may take, where 64 bytes made or read are a step too: far more than any real chat needs, and a
-/// second or two of work.
-const FUEL: u64 = 10_000_000;
-
-const NAME: &str = "chat";
 
 /// One message with plain text, for callers that have no JSON at hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -44,43 +36,71 @@ impl ChatMessage {
 }
 
 /// What a template renders.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ChatRequest {
     /// The messages, oldest first, with whatever fields the template reads (`role`, `content`, `tool_calls`, ...).
     pub messages: Vec<serde_json::Value>,
-    /// Tool descriptions; empty if there are none, and then the template does not see the variable.
+    /// Tool descriptions; where there are none, `tools` is none, as `transformers` has it.
     pub tools: Vec<serde_json::Value>,
     /// Whether the prompt ends where the assistant's answer begins.
     pub add_generation_prompt: bool,
-    /// More variables (`enable_thinking`, `documents`, ...). They do not replace the ones above.
+    /// More variables (`enable_thinking`, `documents`, ...). They may replace all but the messages and tools above.
     pub variables: serde_json::Map<String, serde_json::Value>,
-    /// What `strftime_now` says; the epoch if nothing else is given.
+    /// What `strftime_now` says.
     pub now: Moment,
 }
 
 impl ChatRequest {
-    /// A chat of plain messages, ending where the assistant's answer begins.
-    pub fn of(messages: &[ChatMessage]) -> Self {
-        Self {
-            messages: messages.iter().map(ChatMessage::to_json).collect(),
-            add_generation_prompt: true,
-            ..Self::default()
-        }
+    /// A chat without tools, ending where the assistant's answer begins.
+    pub fn new(messages: Vec<serde_json::Value>, now: Moment) -> Self {
+        Self { messages, tools: Vec::new(), add_generation_prompt: true, variables: serde_json::Map::new(), now }
+    }
+
+    /// The same of plain messages.
+    pub fn of(messages: &[ChatMessage], now: Moment) -> Self {
+        Self::new(messages.iter().map(ChatMessage::to_json).collect(), now)
+    }
+}
+
+/// A prompt that a template has written, with what in it is content: messages, tools, variables. Content is text; only the
+/// template's own text can become control tokens ([`super::Tokenizer::encode_chat`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    text: String,
+    /// Ascending ranges of bytes that do not touch.
+    content: Vec<Range<usize>>,
+}
+
+impl Rendered {
+    /// A text without content.
+    pub fn own(text: impl Into<String>) -> Self {
+        Self { text: text.into(), content: Vec::new() }
+    }
+
+    /// The prompt's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The ranges of bytes that came from messages, tools and variables, ascending.
+    pub fn content(&self) -> &[Range<usize>] {
+        &self.content
+    }
+
+    /// The same text as if the template had written all of it: control tokens in content are then control tokens.
+    #[must_use]
+    pub fn trusted(self) -> Self {
+        Self { content: Vec::new(), ..self }
     }
 }
 
 /// A model's chat template, compiled.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Program,
     /// `bos_token` and so on: only those that the model has.
     tokens: BTreeMap<&'static str, String>,
 }
-
-/// What a template says through `raise_exception`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
 
 impl ChatTemplate {
     /// Compiles a template, with the texts of the model's special tokens.
@@ -88,18 +108,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`TextError::TemplateSyntax`] with the line.
     pub fn new(source: &str, vocabulary: &Vocabulary) -> Result<Self, TextError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| syntax_error(&error))?);
-        environment.set_fuel(Some(FUEL));
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(python::call_method);
-        environment.set_formatter(python::write_value);
-        environment.add_filter("tojson", python::to_json);
-        environment.add_function("raise_exception", raise_exception);
-        environment
-            .add_template_owned(NAME, python::without_generation_marks(source))
-            .map_err(|error| syntax_error(&error))?;
+        let program = Program::new(source).map_err(|(line, problem)| TextError::TemplateSyntax { line, problem })?;
         let text = |id: Option<TokenId>| vocabulary.tokens.get(id? as usize).cloned();
         let tokens = [
             ("bos_token", text(vocabulary.bos)),
@@ -108,7 +117,7 @@ impl ChatTemplate {
             ("pad_token", text(vocabulary.pad)),
         ];
         let tokens = tokens.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
-        Ok(Self { environment, tokens })
+        Ok(Self { program, tokens })
     }
 
     /// The template that the model file carries.
@@ -119,55 +128,36 @@ impl ChatTemplate {
         Self::new(vocabulary.chat_template.as_deref().ok_or(TextError::NoTemplate)?, vocabulary)
     }
 
+    /// Whether the template reads a variable of this name anywhere.
+    pub fn reads(&self, name: &str) -> bool {
+        self.program.reads(name)
+    }
+
     /// The prompt for a chat.
     ///
     /// # Errors
     /// What the template says through `raise_exception`, with its own words; anything that fails in it, with the line; a
     /// template that does not end.
-    pub fn render(&self, request: &ChatRequest) -> Result<String, TextError> {
-        let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
-        variables.extend(request.variables.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
-        variables.extend(self.tokens.iter().map(|(&name, text)| (name, Value::from(text.as_str()))));
-        variables.insert("messages", Value::from(Serde(&request.messages)));
+    pub fn render(&self, request: &ChatRequest) -> Result<Rendered, TextError> {
+        let generation = serde_json::Value::Bool(request.add_generation_prompt);
+        let tools = serde_json::Value::Array(request.tools.clone());
+        let none = serde_json::Value::Null;
+        let mut variables: BTreeMap<&str, Given<'_>> = BTreeMap::new();
+        // `transformers` always passes these.
+        variables.insert("tools", Given::Content(&none));
+        variables.insert("documents", Given::Content(&none));
+        variables.insert("add_generation_prompt", Given::Content(&generation));
+        variables.extend(self.tokens.iter().map(|(&name, text)| (name, Given::Own(text))));
+        variables.extend(request.variables.iter().map(|(name, value)| (name.as_str(), Given::Content(value))));
         if !request.tools.is_empty() {
-            variables.insert("tools", Value::from(Serde(&request.tools)));
+            variables.insert("tools", Given::Content(&tools));
         }
-        variables.insert("add_generation_prompt", Value::from(request.add_generation_prompt));
-        let now = request.now;
-        let strftime =
-            move |format: &str| now.format(format).map_err(|problem| Error::new(ErrorKind::InvalidOperation, problem));
-        variables.insert("strftime_now", Value::from_function(strftime));
-        let template = self.environment.get_template(NAME).map_err(failure)?;
-        template.render(Value::from_pairs(variables)).map_err(failure)
-    }
-}
-
-fn raise_exception(message: &str, extra: Kwargs) -> Result<Value, Error> {
-    extra.assert_all_used()?;
-    Err(Error::new(ErrorKind::InvalidOperation, message.to_owned()).with_source(Raised(message.to_owned())))
-}
-
-fn syntax_error(error: &Error) -> TextError {
-    TextError::TemplateSyntax { line: error.line().unwrap_or(0), problem: detail(error) }
-}
-
-fn failure(error: Error) -> TextError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-    while let Some(current) = cause {
-        if let Some(Raised(message)) = current.downcast_ref() {
-            return TextError::TemplateRaised { message: message.clone() };
-        }
-        if current.downcast_ref().is_some_and(|error: &Error| error.kind() == ErrorKind::OutOfFuel) {
-            return TextError::TemplateEndless { steps: FUEL };
-        }
-        cause = current.source();
-    }
-    TextError::TemplateFailed { line: error.line().unwrap_or(0), problem: detail(&error) }
-}
-
-fn detail(error: &Error) -> String {
-    match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
+        variables.insert("messages", Given::Messages(&request.messages));
+        let (text, content) = self.program.render(variables, request.now).map_err(|(line, fault)| match fault {
+            Fault::Raised(message) => TextError::TemplateRaised { message },
+            Fault::Failed(problem) => TextError::TemplateFailed { line, problem },
+            Fault::Endless => TextError::TemplateEndless { steps: FUEL },
+        })?;
+        Ok(Rendered { text, content })
     }
 }
