@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::engine::sampler::{SampleError, Sampler};
 use crate::engine::{Cancel, Engine, EngineError, Sequence};
+use crate::sampler::{SampleError, Sampler};
 use crate::text::{ControlTokens, Detokenizer, StopStrings, TextError, Tokenizer};
 use crate::units::TokenId;
 

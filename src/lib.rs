@@ -16,6 +16,7 @@ pub mod model;
 pub mod ops;
 pub mod plan;
 pub mod quant;
+pub mod sampler;
 pub mod synth;
 pub mod text;
 pub mod topology;

@@ -3,44 +3,39 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 #[path = "floors/source.rs"]
 mod source;
 
 use source::{blank_comments_and_strings, inline_modules, paths, words};
 
-/// Each module of the crate with its floor and what it stands on. Test code may use any lower floor.
-const FLOORS: &[(&str, u8, &[&str])] = &[
-    ("units", 1, &[]),
-    ("ops", 1, &["units", "quant"]),
-    ("quant", 1, &["units"]),
-    ("files", 1, &["units"]),
-    ("gguf", 2, &["units", "files", "ops", "quant"]),
-    ("topology", 2, &["units", "files", "ops"]),
-    ("cpu", 3, &["units", "ops", "quant"]),
-    ("card", 4, &["units", "ops", "quant", "cpu"]),
-    ("model", 4, &["units", "ops", "quant", "gguf"]),
-    ("text", 4, &["units", "ops", "quant", "gguf"]),
-    ("synth", 4, &["units", "files", "ops", "quant", "gguf"]),
-    ("plan", 5, &["units", "ops", "quant", "gguf", "topology", "card", "model"]),
-    ("engine", 6, &["units", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "plan"]),
-    ("generate", 7, BELOW_SEVEN),
-    ("server", 8, BELOW_EIGHT),
-    ("bench", 8, BELOW_EIGHT),
-    ("simulate", 8, BELOW_EIGHT),
-    ("probe", 8, BELOW_EIGHT),
-    ("cli", 9, BELOW_NINE),
-];
-const BELOW_SEVEN: &[&str] =
-    &["units", "files", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine"];
-const BELOW_EIGHT: &[&str] = &[
-    "units", "files", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine",
-    "generate",
-];
-const BELOW_NINE: &[&str] = &[
-    "units", "files", "ops", "quant", "gguf", "topology", "cpu", "card", "model", "text", "synth", "plan", "engine",
-    "generate", "server", "bench", "simulate", "probe",
-];
+/// A module of the crate, its floor, and what it stands on. Test code may use any lower floor.
+struct Floor {
+    module: String,
+    floor: u8,
+    uses: Vec<String>,
+}
+
+/// The table of docs/architecture.md, section "Floors": the one place where floors are written down.
+static FLOORS: LazyLock<Vec<Floor>> = LazyLock::new(|| {
+    let page = fs_err::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/architecture.md")).unwrap();
+    let section = page.split("## Floors").nth(1).unwrap().split("\n## ").next().unwrap();
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let mut all: Vec<Floor> = Vec::new();
+    let mut below = Vec::new();
+    for line in section.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let Ok(floor) = cells[1].parse() else { continue };
+        for module in names(cells[2]) {
+            let uses = if cells[3] == "all below" { below.clone() } else { names(cells[3]) };
+            all.push(Floor { module, floor, uses });
+        }
+        // The table goes from the ground up.
+        below.extend(names(cells[2]));
+    }
+    all
+});
 
 /// Files and folders under `src/` that may hold `unsafe`: the numeric modules, the cards, and the file mapping.
 const UNSAFE_IN: &[&str] = &["card/", "cpu/", "quant/", "gguf/shard.rs"];
@@ -75,8 +70,9 @@ fn no_file_is_too_long() {
 
 #[test]
 fn the_table_is_in_order() {
-    for (name, floor, uses) in FLOORS {
-        for used in *uses {
+    assert!(FLOORS.len() > 15, "{} floors: the table is no longer read", FLOORS.len());
+    for Floor { module: name, floor, uses } in FLOORS.iter() {
+        for used in uses {
             let below = floor_of(used).unwrap_or_else(|| panic!("{name} uses {used}, which has no floor"));
             assert!(below < *floor || (*floor, below) == (1, 1), "{name} ({floor}) must not use {used} ({below})");
         }
@@ -138,7 +134,7 @@ struct Found {
 }
 
 fn floor_of(module: &str) -> Option<u8> {
-    FLOORS.iter().find(|(name, ..)| *name == module).map(|(_, floor, _)| *floor)
+    FLOORS.iter().find(|floor| floor.module == module).map(|floor| floor.floor)
 }
 
 fn check(path: &Path, text: &str, found: &mut Found) {
@@ -149,8 +145,8 @@ fn check(path: &Path, text: &str, found: &mut Found) {
         return;
     }
     let at = |offset: usize| format!("{}:{}", path.display(), 1 + text[..offset].matches('\n').count());
-    let Some((_, floor, uses)) = FLOORS.iter().find(|(name, ..)| *name == user) else {
-        found.faults.push(format!("{}: {user} has no floor: give it one in tests/floors.rs", at(0)));
+    let Some(Floor { floor, uses, .. }) = FLOORS.iter().find(|floor| floor.module == user) else {
+        found.faults.push(format!("{}: {user} has no floor: give it one in docs/architecture.md", at(0)));
         return;
     };
     let code = blank_comments_and_strings(text);
@@ -164,8 +160,8 @@ fn check(path: &Path, text: &str, found: &mut Found) {
         found.paths += 1;
         found.in_tests += usize::from(test);
         let fault = match floor_of(&used) {
-            None => format!("{used} has no floor: give it one in tests/floors.rs"),
-            Some(below) if uses.contains(&used.as_str()) || (test && below < *floor) => continue,
+            None => format!("{used} has no floor: give it one in docs/architecture.md"),
+            Some(below) if uses.contains(&used) || (test && below < *floor) => continue,
             Some(below) => {
                 let ground = if uses.is_empty() { "nothing".to_owned() } else { uses.join(", ") };
                 format!("{user} (floor {floor}) uses {used} (floor {below}); {user} stands on {ground}")

@@ -13,9 +13,9 @@ use super::machine::MachineArgs;
 use super::run::summary;
 use super::sampling::SamplingArgs;
 use crate::engine::Counts;
-use crate::engine::sampler::Sampler;
 use crate::files::Output;
 use crate::generate::{Asked, Conversation, Finish};
+use crate::sampler::Sampler;
 use crate::text::{ChatMessage, ChatRequest, ChatTemplate, StopStrings, Tokenizer, Vocabulary};
 
 /// Arguments of `chat`.

@@ -11,10 +11,10 @@ use super::machine::MachineArgs;
 use super::prompt::{self, PromptArgs};
 use super::sampling::SamplingArgs;
 use crate::card::timeline::Timeline;
-use crate::engine::sampler::Sampler;
 use crate::engine::{Counts, Engine};
 use crate::files::Output;
 use crate::generate::{Answer, Asked, Conversation, Finish};
+use crate::sampler::Sampler;
 use crate::text::{StopStrings, Tokenizer, Vocabulary};
 
 /// Arguments of `run`.

@@ -1,6 +1,6 @@
 //! The arguments of sampling.
 
-use crate::engine::sampler::SamplerSettings;
+use crate::sampler::SamplerSettings;
 
 /// How tokens are chosen.
 #[derive(clap::Args)]

@@ -334,7 +334,7 @@ impl Stage {
 }
 
 fn all_resident() -> EngineError {
-    EngineError::Mismatch("every cell lives on the card, but a streamed one is asked for".to_owned())
+    EngineError::Internal("every cell lives on the card, but a streamed one is asked for".to_owned())
 }
 
 fn row_of(buf: &HostBuf, row: usize, bytes: usize) -> Result<HostSpan, EngineError> {

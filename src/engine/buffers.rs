@@ -25,7 +25,7 @@ impl Buffers {
 
     /// All of a buffer.
     pub fn whole(&self, of: Use) -> Result<Span, EngineError> {
-        let missing = || EngineError::Mismatch(format!("the plan lists no buffer for {}", of.name()));
+        let missing = || EngineError::Internal(format!("the plan lists no buffer for {}", of.name()));
         self.0.get(&of).copied().ok_or_else(missing)
     }
 
@@ -47,7 +47,7 @@ impl Buffers {
         let whole = self.whole(of)?;
         if offset + bytes > whole.bytes {
             let (wanted, there) = (Bytes((offset + bytes) as u64), Bytes(whole.bytes as u64));
-            return Err(EngineError::Mismatch(format!("{} needs {wanted}, the plan gives {there}", of.name())));
+            return Err(EngineError::Internal(format!("{} needs {wanted}, the plan gives {there}", of.name())));
         }
         Ok(whole.part(offset, bytes))
     }
@@ -99,6 +99,6 @@ impl HostBuffers {
 
 /// `bytes` of a host buffer from `offset`.
 pub(super) fn part_of(buf: &HostBuf, offset: usize, bytes: usize) -> Result<HostSpan, EngineError> {
-    let outside = || EngineError::Mismatch(format!("{buf:?} has no bytes {offset}..{}", offset + bytes));
+    let outside = || EngineError::Internal(format!("{buf:?} has no bytes {offset}..{}", offset + bytes));
     buf.span(offset, bytes).ok_or_else(outside)
 }

@@ -12,7 +12,7 @@ use crate::plan::Use;
 impl Stage {
     /// Logits of these rows, f32 `[rows, vocabulary]`; at most a head block of rows.
     pub(super) fn logits(&self, phase: Phase, hidden: Span, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
-        let no_head = || EngineError::Mismatch("the last stage has no output head".to_owned());
+        let no_head = || EngineError::Internal("the last stage has no output head".to_owned());
         let head = self.head.as_ref().ok_or_else(no_head)?;
         let n = rows.len();
         let normed = self.normed(&(0..n))?;

@@ -105,7 +105,7 @@ impl Stage {
         let heads = Heads { q, k, v, attended };
         match (phase, parts) {
             (Phase::Prompt, [part]) => self.attend_wave(place, mixer, &heads, part)?,
-            (Phase::Prompt, _) => return Err(EngineError::Mismatch("a wave is one sequence's".to_owned())),
+            (Phase::Prompt, _) => return Err(EngineError::Internal("a wave is one sequence's".to_owned())),
             (Phase::Decode, parts) => self.attend_step(place, mixer, &heads, parts)?,
         }
         self.linear(phase, attended, n, vec![mixer.output.to(x)], Epilogue::Add)

@@ -88,7 +88,7 @@ impl<'a> Loader<'a> {
 
     fn tensor(&mut self, tensor: &TensorRef) -> Result<Span, EngineError> {
         let shard = self.shards.get(tensor.shard).and_then(Option::as_ref);
-        let outside = || EngineError::Mismatch(format!("{} lies outside the model file", tensor.name));
+        let outside = || EngineError::Internal(format!("{} lies outside the model file", tensor.name));
         let from = shard
             .and_then(|shard| shard.span(usize::try_from(tensor.offset).ok()?, tensor.bytes))
             .ok_or_else(outside)?;

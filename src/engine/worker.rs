@@ -1,9 +1,10 @@
 //! A stage's thread: it takes jobs in order and queues their commands on the stage's card.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use super::embed::embed;
 use super::handoff::{Embeddings, Free, Receiver, Sender};
 use super::job::{Job, Rows, Run, Wanted};
 use super::layer::F32;
@@ -16,7 +17,6 @@ use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher};
 use crate::cpu::Team;
 use crate::model::Model;
 use crate::plan::Use;
-use crate::quant::dequantize;
 use crate::units::TokenId;
 
 /// Where a stage's hidden states come from.
@@ -267,7 +267,7 @@ impl Worker {
         let (turn, buffer) = self.turn()?;
         let bytes = tokens.len() * self.stage.width * F32;
         if bytes > buffer.bytes {
-            return Err(EngineError::Mismatch(format!("{} rows exceed the hidden buffer", tokens.len())));
+            return Err(EngineError::Internal(format!("{} rows exceed the hidden buffer", tokens.len())));
         }
         let hidden = buffer.part(0, bytes);
 
@@ -346,28 +346,6 @@ impl Worker {
         }
         Ok(())
     }
-}
-
-/// Writes the embeddings of the tokens, f32 `[tokens, width]`: of a long wave they are tens of megabytes, so the workers share them.
-fn embed(model: &Model, team: &Team, tokens: &[TokenId], to: &mut [f32]) -> Result<(), EngineError> {
-    let width = model.spec.width;
-    let each = team.share(tokens.len(), 4);
-    let failed = Mutex::new(None);
-    team.for_chunks(to.len(), to, each * width, |part, out| {
-        let own = tokens.iter().skip(part * each);
-        if let Err(error) = own.zip(out.chunks_mut(width)).try_for_each(|(token, out)| embed_one(model, *token, out)) {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-}
-
-fn embed_one(model: &Model, token: TokenId, out: &mut [f32]) -> Result<(), EngineError> {
-    let table = &model.spec.embedding;
-    let (bytes, row) = (model.bytes(table), table.row_bytes());
-    let start = token as usize * row;
-    let blocks = bytes.get(start..start + row).ok_or(EngineError::Token { token, vocab: model.spec.vocab })?;
-    dequantize(table.ty, blocks, out).map_err(|error| EngineError::Mismatch(format!("{}: {error}", table.name)))
 }
 
 /// Which of its messages to the neighbours a job has made.

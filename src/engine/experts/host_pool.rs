@@ -49,7 +49,7 @@ impl HostPool {
     /// When a host access is not ordered, or the layer has no experts.
     pub fn run(&mut self, at: &HostLayer<'_>) -> Result<usize, EngineError> {
         let ids = at.ids.read(bytemuck::pod_collect_to_vec::<u8, u32>)?;
-        let missing = || EngineError::Mismatch(format!("layer {} has no experts", at.layer));
+        let missing = || EngineError::Internal(format!("layer {} has no experts", at.layer));
         let layout = Arc::clone(self.arena.layer(at.layer).ok_or_else(missing)?.layout());
         let mut wanted: Vec<u32> = ids.iter().copied().filter(|id| !at.held.contains(ExpertId(*id))).collect();
         let products = wanted.len();
@@ -61,7 +61,7 @@ impl HostPool {
         }
         let mut listed = Vec::with_capacity(blobs.len());
         for (id, blob) in &blobs {
-            let unsealed = || EngineError::Mismatch("the arena is still being written".to_owned());
+            let unsealed = || EngineError::Internal("the arena is still being written".to_owned());
             listed.push(ExpertBlob { id: *id, blob: blob.sealed().ok_or_else(unsealed)? });
         }
         let (HostLayer { rows, experts, top_k, .. }, groups) = (*at, group(&ids, at.experts));

@@ -31,7 +31,7 @@ impl Embeddings {
         if let Some(taken) = self.taken.take() {
             card.sync(&taken, waits::EMBEDDINGS_TAKEN)?;
         }
-        let too_long = || EngineError::Mismatch(format!("{} rows exceed the wave", hidden.bytes / F32));
+        let too_long = || EngineError::Internal(format!("{} rows exceed the wave", hidden.bytes / F32));
         let from = self.buffer.span(0, hidden.bytes).ok_or_else(too_long)?;
         from.write(|bytes| write(bytemuck::cast_slice_mut(bytes)))??;
         Free::wait(free, card.as_ref())?;

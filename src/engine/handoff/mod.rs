@@ -106,7 +106,7 @@ fn gone() -> EngineError {
 fn buffer(buffers: &[HostSpan; BUFFERS], job: usize, bytes: usize) -> Result<HostSpan, EngineError> {
     let [even, odd] = buffers;
     let whole = if job.is_multiple_of(BUFFERS) { even } else { odd };
-    whole.part(0, bytes).ok_or_else(|| EngineError::Mismatch("a wave is larger than the hand-off buffers".to_owned()))
+    whole.part(0, bytes).ok_or_else(|| EngineError::Internal("a wave is larger than the hand-off buffers".to_owned()))
 }
 
 impl Way {
@@ -244,7 +244,7 @@ impl Receiver {
         let mut owed = Owed { to: &self.taken, message: None };
         let Some(Sent { event, hidden: from }) = sent else { return Ok(None) };
         if from.bytes > hidden.bytes {
-            return Err(EngineError::Mismatch("a wave is larger than the hidden buffers".to_owned()));
+            return Err(EngineError::Internal("a wave is larger than the hidden buffers".to_owned()));
         }
         let to = hidden.part(0, from.bytes);
         let command = match &self.way {

@@ -28,7 +28,7 @@ impl Table {
 
     /// Offset and bytes of `count` cells of a sequence from cell `first`, in the stage's `layer`-th layer.
     fn find(&self, layer: usize, sequence: SequenceId, cells: &Range<usize>) -> Result<(usize, usize), EngineError> {
-        let outside = || EngineError::Mismatch(format!("cells {cells:?} lie outside {:?}", self.cells));
+        let outside = || EngineError::Internal(format!("cells {cells:?} lie outside {:?}", self.cells));
         let (start, layout) = self.layers.get(layer).ok_or_else(outside)?;
         if cells.start < self.cells.start || cells.end > self.cells.end {
             return Err(outside());
@@ -68,7 +68,7 @@ impl KvCells {
     pub fn get(&self, layer: usize, sequence: SequenceId, cells: Range<usize>) -> Result<Cells, EngineError> {
         let (offset, bytes) = self.table.find(layer, sequence, &cells)?;
         if offset + bytes > self.all.bytes {
-            return Err(EngineError::Mismatch(format!("cells {cells:?} lie outside the cache")));
+            return Err(EngineError::Internal(format!("cells {cells:?} lie outside the cache")));
         }
         Ok(Cells { at: self.all.part(offset, bytes), first: cells.start, count: cells.len() })
     }
@@ -102,7 +102,7 @@ impl HostCells {
     /// When they do not live in host memory.
     pub fn get(&self, layer: usize, sequence: SequenceId, cells: Range<usize>) -> Result<HostSpan, EngineError> {
         let (offset, bytes) = self.table.find(layer, sequence, &cells)?;
-        let outside = || EngineError::Mismatch(format!("cells {cells:?} lie outside the host's cache"));
+        let outside = || EngineError::Internal(format!("cells {cells:?} lie outside the host's cache"));
         self.all.span(offset, bytes).ok_or_else(outside)
     }
 }

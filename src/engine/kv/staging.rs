@@ -127,7 +127,7 @@ impl Staging {
     /// When the card refuses a wait or copy.
     pub fn arrive(&mut self, parts: &StagingParts<'_>, layer: usize, tile: usize) -> Result<Span, EngineError> {
         if self.kv.prefetch {
-            let early = || EngineError::Mismatch(format!("tile {tile} of layer {layer} was not copied ahead"));
+            let early = || EngineError::Internal(format!("tile {tile} of layer {layer} was not copied ahead"));
             let ready = self.ready.pop_front().ok_or_else(early)?;
             parts.counters.cells_waited(!parts.card.finished(&ready)?);
             parts.card.wait(Stream::Compute, &ready, waits::CELLS_READY)?;
@@ -185,7 +185,7 @@ impl Staging {
         }
         let from = parts.host.get(layer, self.sequence, self.cells(tile))?;
         let to = self.place(parts, layer, tile)?;
-        let too_large = || EngineError::Mismatch("a tile is larger than its place".to_owned());
+        let too_large = || EngineError::Internal("a tile is larger than its place".to_owned());
         let mut at = 0;
         while at < to.bytes {
             let bytes = PIECE.min(to.bytes - at);
@@ -199,7 +199,7 @@ impl Staging {
     /// Where a tile stands.
     fn place(&self, parts: &StagingParts<'_>, layer: usize, tile: usize) -> Result<Span, EngineError> {
         let missing =
-            || EngineError::Mismatch(format!("the staging pool has no place for tile {tile} of layer {layer}"));
+            || EngineError::Internal(format!("the staging pool has no place for tile {tile} of layer {layer}"));
         let bytes = parts.layouts.get(layer).ok_or_else(missing)?.cell_bytes();
         let start = tile % self.places.len().max(1) * self.kv.tile * bytes;
         let length = self.cells(tile).len() * bytes;

@@ -29,7 +29,7 @@ impl Tail {
         let bytes = layout.cell_bytes();
         let start = cells.start - tile_start(begin);
         if (start + cells.len()) * bytes > self.span.bytes {
-            return Err(EngineError::Mismatch(format!("cells {cells:?} do not fit into the tail")));
+            return Err(EngineError::Internal(format!("cells {cells:?} do not fit into the tail")));
         }
         Ok(Cells { at: self.span.part(start * bytes, cells.len() * bytes), first: cells.start, count: cells.len() })
     }
