@@ -14,6 +14,20 @@ use thiserror::Error;
 
 mod board;
 
+/// What the board stands on; `tests/board_model.rs` compiles it over a model checker's.
+mod sync {
+    pub use std::hint::spin_loop;
+    pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+    pub use std::sync::{Condvar, Mutex, MutexGuard};
+    pub use std::thread::yield_now;
+    pub use std::time::Instant;
+
+    /// Callers that can have a job posted at once; further ones run alone. At most the bits of a word.
+    pub const PLACES: usize = 16;
+    /// Pauses that a waiting thread makes before it starts to yield its core: some microseconds.
+    pub const PAUSES: usize = 400;
+}
+
 use board::{Board, Job};
 
 use super::disjoint::Disjoint;

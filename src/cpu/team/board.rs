@@ -1,18 +1,15 @@
 //! Where callers post jobs and workers find them.
 
-use std::hint::spin_loop;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::yield_now;
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use super::sync::{
+    AtomicBool, AtomicPtr, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, PAUSES, PLACES, spin_loop, yield_now,
+};
 use super::{Panic, attempt, home};
 
-/// Callers that can have a job posted at once; further ones run alone. At most the bits of a word.
-const PLACES: usize = 16;
-/// Pauses that a waiting thread makes before it starts to yield its core: some microseconds.
-const PAUSES: usize = 400;
 /// How long a worker watches the board after its last job before it parks.
 const WATCH: Duration = Duration::from_micros(100);
 /// Set in a place's state while workers may come in; the other bits count those inside.
