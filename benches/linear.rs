@@ -1,5 +1,5 @@
-//! Matrix products by format, shape and number of rows: bytes of weights a second for one row, operations a second (two for
-//! each multiplication) for more. `cargo bench --bench linear -- Q4_1` runs one format.
+//! Matrix products by format, shape and number of rows: bytes of weights a second for one row, operations a second (two
+//! for each multiplication) for more. `cargo bench --bench linear -- Q4_1` runs one format.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::hint::black_box;
@@ -15,8 +15,8 @@ const SHAPES: [(usize, usize); 5] = [(576, 576), (576, 1536), (1536, 576), (576,
 const ROWS: [usize; 4] = [1, 8, 64, 512];
 const WORKERS: usize = 2;
 
-/// Copies of the matrix are passed one after the other until they exceed this, so that single rows read memory and not a
-/// cache, as decoding does.
+/// Copies of the matrix are passed one after the other until they exceed this, so that single rows read memory and not
+/// a cache, as decoding does.
 const BEYOND_CACHES: usize = 96 << 20;
 
 fn products(c: &mut Criterion) {

@@ -111,7 +111,8 @@ impl Bench {
         counted.map(|(_, count)| count).sum()
     }
 
-    /// Runs a request into the fault that was set; then the next one. Returns the error and whether an answer was begun.
+    /// Runs a request into the fault that was set; then the next one. Returns the error and whether an answer was
+    /// begun.
     fn case(&mut self, case: &str, watchdog: &Watchdog) -> Option<EngineError> {
         let Self { story, engine, rig, breaker, wanted, .. } = self;
         let mut request = Request::new(engine, &story.tokens);

@@ -1,4 +1,5 @@
-//! Keeps the floors of the source tree: which module may use which, where `unsafe` may stand, and how long a file may be.
+//! Keeps the floors of the source tree: which module may use which, where `unsafe` may stand, and how long a file may
+//! be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::fmt::Write as _;

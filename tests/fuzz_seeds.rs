@@ -1,5 +1,5 @@
-//! What the fuzz targets check, over their seeds and small changes of them: a smaller search on stable Rust, and where the
-//! seeds come from.
+//! What the fuzz targets check, over their seeds and small changes of them: a smaller search on stable Rust, and where
+//! the seeds come from.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::disallowed_methods)]
 
 #[path = "../fuzz/cases/gguf.rs"]

@@ -1,5 +1,5 @@
-//! The hand-off in its three ways: which one is used and why, tested before it is, with the same bits, and what follows when it fails.
-//! Wires, which NCCL makes between GPUs, are the virtual cards' own here.
+//! The hand-off in its three ways: which one is used and why, tested before it is, with the same bits, and what follows
+//! when it fails. Wires, which NCCL makes between GPUs, are the virtual cards' own here.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;

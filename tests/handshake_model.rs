@@ -1,5 +1,5 @@
-//! The issuer's loop, the gate and the slot handshake in every order in which two threads can take their steps (up to a bound
-//! on preemptions): the crate's own sources, compiled here over the model checker's locks.
+//! The issuer's loop, the gate and the slot handshake in every order in which two threads can take their steps (up to a
+//! bound on preemptions): the crate's own sources, compiled here over the model checker's locks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 #![allow(dead_code, reason = "each source offers more than the model uses")]
 
@@ -20,6 +20,8 @@ mod feed;
 mod gate;
 #[path = "../src/engine/experts/handshake.rs"]
 mod handshake;
+#[path = "support/lines.rs"]
+mod lines;
 #[path = "handshake_model/sync.rs"]
 mod sync;
 #[path = "../src/engine/experts/walk.rs"]
@@ -213,11 +215,11 @@ fn check_replay(walk: &Walk, gate: Option<&Gate>, outcomes: &[Outcome], seen: &S
 /// Runs a model in every order, on a thread of its own; tells what went wrong, and which lines woke others.
 fn explore(lost: Option<u32>, model: impl Fn() + Send + Sync + 'static) -> (Result<(), String>, BTreeSet<u32>) {
     let explored = std::thread::spawn(move || {
-        sync::lose(lost);
+        lines::take(lost);
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.check(model)));
-        (ran.map_err(|panic| text(panic.as_ref())), sync::wakers())
+        (ran.map_err(|panic| text(panic.as_ref())), lines::seen())
     });
     explored.join().unwrap()
 }

@@ -1,4 +1,5 @@
-//! Cells in two tiers: where they live, how they are staged and whether they are copied ahead changes time, never results.
+//! Cells in two tiers: where they live, how they are staged and whether they are copied ahead changes time, never
+//! results.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;

@@ -297,7 +297,8 @@ fn recovery_orders_the_host_after_everything() {
     rig.clean();
 }
 
-/// A ring of slots filled by one stream and read by another, and cells written one after the other and read from the first.
+/// A ring of slots filled by one stream and read by another, and cells written one after the other and read from the
+/// first.
 #[test]
 fn a_hundred_thousand_commands_take_seconds() {
     let rig = Rig::new();

@@ -40,7 +40,8 @@ fn check(what: &str, found: &[f32], wanted: &[f32], vocab: usize, limit: Limit) 
         (0..rows).filter(|r| argmax(&found[r * vocab..][..vocab]) == argmax(&wanted[r * vocab..][..vocab])).count();
     println!("{what:58} max {most:.2e} rms {rms:.2e} arg-max {same}/{rows}");
     assert!(most <= limit.0 && rms <= limit.1, "{what}: max {most:.2e} rms {rms:.2e}, allowed {limit:?}");
-    // llama.cpp rounds activations in its own way, so single positions with flat logits may part; the exact pass is one for all.
+    // llama.cpp rounds activations in its own way, so single positions with flat logits may part; the exact pass is one
+    // for all.
     let least = if what.ends_with("exact") { 85 } else { 75 };
     assert!(same * 100 >= rows * least, "{what}: arg-max agrees at {same} of {rows} positions");
 }
@@ -107,7 +108,8 @@ fn greedy_continuations_are_the_references_where_it_is_sure() {
             }
             logits = engine.step(&mut [(&mut sequence, *token)], &Cancel::new()).unwrap().remove(0);
         }
-        // These texts were not chosen to keep router logits apart, as the cases were: rounding activations can change an expert.
+        // These texts were not chosen to keep router logits apart, as the cases were: rounding activations can change
+        // an expert.
         let quantised_experts = !all_f32 && model.spec.expert_layers().next().is_some();
         assert!(parted <= usize::from(quantised_experts), "{}: {parted} tokens differ", oracle.name);
     }

@@ -44,13 +44,13 @@ fn stories() -> Vec<Story> {
 enum Mutation {
     /// It is carried out, but the ledger takes no order from it.
     Unseen,
-    /// The call is not made: the ledger does not even learn what the calling thread knew. Memory is safe all the same, since the
-    /// ledger refuses what is not ordered before it runs.
+    /// The call is not made: the ledger does not even learn what the calling thread knew. Memory is safe all the same,
+    /// since the ledger refuses what is not ordered before it runs.
     Removed,
 }
 
-/// Leaves out the calls with a reason, where there is one, and counts them. Cancels the request that is told to, as soon as cells are copied
-/// ahead.
+/// Leaves out the calls with a reason, where there is one, and counts them. Cancels the request that is told to, as
+/// soon as cells are copied ahead.
 struct Remover {
     why: Option<Why>,
     removed: AtomicU64,

@@ -1,4 +1,5 @@
-//! The routed prompt stream skips exactly what its rules say: a replay from the recorded publications finds the same copies.
+//! The routed prompt stream skips exactly what its rules say: a replay from the recorded publications finds the same
+//! copies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
@@ -243,7 +244,8 @@ fn an_independent_replay_finds_the_same_skips() {
     let seen = seen.into_inner();
     let Replay { issued, skipped, ahead, .. } = seen.found;
     println!(
-        "{} cases, {} refused, {} on several cards, {} with several waves; {issued} issued, {ahead} of them unrouted, {skipped} skipped",
+        "{} cases, {} refused, {} on several cards, {} with several waves; {issued} issued, \
+         {ahead} of them unrouted, {skipped} skipped",
         seen.cases, seen.refused, seen.several_cards, seen.several_waves
     );
     assert!(seen.refused * 10 <= seen.cases, "{} of {} cases were refused", seen.refused, seen.cases);
@@ -294,7 +296,8 @@ impl Link for CountedLink {
     }
 }
 
-/// Events of copies and readers are let go of as the prompt moves on: what is alive depends on the ring, not on the prompt's length.
+/// Events of copies and readers are let go of as the prompt moves on: what is alive depends on the ring, not on the
+/// prompt's length.
 #[test]
 fn a_long_prompt_holds_no_more_events_than_its_ring_has_slots() {
     const RING: usize = 8;

@@ -1,4 +1,5 @@
-//! Signals, and readers that go away: what a user stops ends soon, with the code that shells expect, and leaves nothing.
+//! Signals, and readers that go away: what a user stops ends soon, with the code that shells expect, and leaves
+//! nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::io::{Read as _, Write as _};

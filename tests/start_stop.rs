@@ -1,5 +1,5 @@
-//! Starting and stopping leaves nothing behind: no memory of the host or a card, no thread, no file. Alone in their process, one at a time, since
-//! these tests look at all that the process holds.
+//! Starting and stopping leaves nothing behind: no memory of the host or a card, no thread, no file. Alone in their
+//! process, one at a time, since these tests look at all that the process holds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;

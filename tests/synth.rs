@@ -1,4 +1,5 @@
-//! Synthetic models are models: every small shape opens, says what it was made as, and has a tokenizer that reads and writes.
+//! Synthetic models are models: every small shape opens, says what it was made as, and has a tokenizer that reads and
+//! writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::ops::ControlFlow;

@@ -1,8 +1,8 @@
 //! Any vocabulary and any text: ids are of the vocabulary, text comes back, and pieces of text are the whole text.
 //!
-//! The first byte picks one of the small vocabularies of `tests/data` or, with [`OWN`], one that the bytes describe: the
-//! model, the pre type (both may be empty) and flags (bits of one byte), a line each; a zero byte; tokens, a line each, with
-//! a digit for the type first; a zero byte; merges, a line each; a zero byte. Then comes the text.
+//! The first byte picks one of the small vocabularies of `tests/data` or, with [`OWN`], one that the bytes describe:
+//! the model, the pre type (both may be empty) and flags (bits of one byte), a line each; a zero byte; tokens, a line
+//! each, with a digit for the type first; a zero byte; merges, a line each; a zero byte. Then comes the text.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,9 +1,6 @@
-//! The model checker's atomics and locks as the board uses them. Orderings can be weakened and wake-ups lost, line by line, so that a test
-//! can ask whether a model would notice.
+//! The model checker's atomics and locks as the board uses them. Orderings can be weakened and wake-ups lost, line by
+//! line, so that a test can ask whether a model would notice.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::panic::Location;
 use std::sync::LockResult;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,40 +9,17 @@ pub use loom::sync::{Mutex, MutexGuard};
 pub use loom::thread::yield_now;
 pub use loom::thread::yield_now as spin_loop;
 
+use super::lines;
+
 /// One more than the callers of any model.
 pub const PLACES: usize = 3;
 /// Pauses are time, which models do not have.
 pub const PAUSES: usize = 0;
 
-thread_local! {
-    /// Lines that order or wake, as they come up. A model runs all its threads on one.
-    static LINES: RefCell<BTreeSet<u32>> = const { RefCell::new(BTreeSet::new()) };
-    /// The line that does neither any more.
-    static WEAK: Cell<Option<u32>> = const { Cell::new(None) };
-}
-
-/// Takes ordering and wake-ups from a line from now on.
-pub fn weaken(line: Option<u32>) {
-    WEAK.set(line);
-}
-
-/// The lines that ordered or woke so far.
-pub fn lines() -> BTreeSet<u32> {
-    LINES.with_borrow(Clone::clone)
-}
-
-/// Notes the calling line; whether it has its effect.
-#[track_caller]
-fn acts() -> bool {
-    let line = Location::caller().line();
-    LINES.with_borrow_mut(|lines| lines.insert(line));
-    WEAK.get() != Some(line)
-}
-
 /// The ordering, unless it is taken from the calling line.
 #[track_caller]
 fn kept(order: Ordering) -> Ordering {
-    if order != Ordering::Relaxed && !acts() { Ordering::Relaxed } else { order }
+    if order != Ordering::Relaxed && !lines::acts() { Ordering::Relaxed } else { order }
 }
 
 /// Time passes at once.
@@ -74,8 +48,8 @@ macro_rules! atomic {
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $of {
                 match kept(order) {
-                    // The checker takes sequential consistency for acquire. A change to the same value reads the last one, as such a load
-                    // does after changes that are all of that kind.
+                    // The checker takes sequential consistency for acquire. A change to the same value reads the last
+                    // one, as such a load does after changes that are all of that kind.
                     Ordering::SeqCst => self.0.$unchanged($zero, Ordering::SeqCst),
                     order => self.0.load(order),
                 }
@@ -169,7 +143,7 @@ impl Condvar {
 
     #[track_caller]
     pub fn notify_all(&self) {
-        if acts() {
+        if lines::acts() {
             self.0.notify_all();
         }
     }

@@ -1,28 +1,11 @@
-//! The model checker's locks, and what it lacks: a wait that times out, and wake-ups that get lost where a test asks for it.
+//! The model checker's locks, and what it lacks: a wait that times out, and wake-ups that get lost where a test asks
+//! for it.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
-use std::panic::Location;
 use std::sync::LockResult;
 use std::time::Duration;
 
-thread_local! {
-    /// Lines that wake others, as they come up. A model runs all its threads on one.
-    static WAKERS: RefCell<BTreeSet<u32>> = const { RefCell::new(BTreeSet::new()) };
-    /// The line whose wake-ups get lost.
-    static LOST: Cell<Option<u32>> = const { Cell::new(None) };
-}
-
-/// Loses every wake-up of a line from now on.
-pub fn lose(line: Option<u32>) {
-    LOST.set(line);
-}
-
-/// The lines that woke others so far.
-pub fn wakers() -> BTreeSet<u32> {
-    WAKERS.with_borrow(Clone::clone)
-}
+use super::lines;
 
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
@@ -83,9 +66,7 @@ impl Condvar {
 
     #[track_caller]
     pub fn notify_all(&self) {
-        let line = Location::caller().line();
-        WAKERS.with_borrow_mut(|lines| lines.insert(line));
-        if LOST.get() != Some(line) {
+        if lines::acts() {
             self.0.notify_all();
         }
     }

@@ -103,8 +103,8 @@ fn conflict(a: &Step, b: &Step) -> bool {
     })
 }
 
-/// The graph of happens-before, grown step by step: for each step the set of steps that its effect (`done`) is after, and
-/// for each thread and stream the set that its next step is after.
+/// The graph of happens-before, grown step by step: for each step the set of steps that its effect (`done`) is after,
+/// and for each thread and stream the set that its next step is after.
 struct Graph {
     done: Vec<Vec<bool>>,
     threads: Vec<Vec<bool>>,

@@ -57,7 +57,8 @@ pub fn load(model: &Arc<Model>, memory: &[Bytes], settings: &RunSettings, rig: &
     Engine::load(Arc::clone(model), plan, rig, &|_| {}).unwrap()
 }
 
-/// A rig for it, with at most `locked` bytes of page-locked memory; and the device's free memory after the last card had taken its own.
+/// A rig for it, with at most `locked` bytes of page-locked memory; and the device's free memory after the last card
+/// had taken its own.
 pub fn rig(
     model: &Model,
     memory: &[Bytes],

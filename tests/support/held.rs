@@ -23,8 +23,8 @@ fn now() -> Held {
     Held { resident: pages * 4096, threads: entries("/proc/self/task"), files: entries("/proc/self/fd") }
 }
 
-/// Runs `cycle` so many times; after the first few, threads and open files must not grow, nor resident memory by more than `noise` bytes:
-/// allocators keep some of what was freed, in a place of each thread.
+/// Runs `cycle` so many times; after the first few, threads and open files must not grow, nor resident memory by more
+/// than `noise` bytes: allocators keep some of what was freed, in a place of each thread.
 pub fn stays(cycles: usize, noise: u64, mut cycle: impl FnMut()) {
     let mut first = None;
     for done in 1..=cycles {

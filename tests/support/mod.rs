@@ -80,7 +80,8 @@ pub fn host(memory: Bytes) -> HostBudget {
     HostBudget { memory, workers: 2, rate: Rate(20e9) }
 }
 
-/// The plan of a model on virtual cards. They are joined by wires where NCCL is asked for, which a plan for users refuses.
+/// The plan of a model on virtual cards. They are joined by wires where NCCL is asked for, which a plan for users
+/// refuses.
 pub fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
     let wired = settings.hand_off == HandOff::Nccl;
     let hand_off = if wired { HandOff::Host } else { settings.hand_off };

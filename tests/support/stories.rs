@@ -64,8 +64,8 @@ pub fn deep(layers: usize) -> Arc<Model> {
     Arc::new(Model::open(&path).unwrap())
 }
 
-/// A model on `cards` cards with the least memory, each of them, or with enough for `extra` more experts on each: then some residents
-/// give way to the ring.
+/// A model on `cards` cards with the least memory, each of them, or with enough for `extra` more experts on each: then
+/// some residents give way to the ring.
 pub fn story(name: &'static str, model: &Arc<Model>, cards: usize, way: Way, extra: u64, wave: u32) -> Story {
     let mut settings = RunSettings { context: 64, sequences: 2, ..RunSettings::default() };
     settings.kv.kind = KvType::F16;
