@@ -159,12 +159,19 @@ mod tests {
     fn a_full_channel_makes_its_sender_wait_and_a_gone_reader_wakes_it() {
         let (send, receive) = bounded_baton(&Watcher::default(), 1);
         assert_eq!(send.send(1), Ok(()));
-        let second = std::thread::spawn(move || (send.send(2), send.send(3), send.send(4)));
+        let (sent, third_is_sent) = mpsc::channel();
+        let second = std::thread::spawn(move || {
+            let two = (send.send(2), send.send(3));
+            sent.send(()).unwrap();
+            (two, send.send(4))
+        });
         assert_eq!(receive.receive(), Some(1));
         assert_eq!(receive.receive(), Some(2));
+        third_is_sent.recv().unwrap();
+        // No time makes it end; a short one lets it come to its wait on most runs.
         std::thread::sleep(Duration::from_millis(20));
         assert!(!second.is_finished(), "the fourth message found no room, and did not wait");
         drop(receive);
-        assert_eq!(second.join().ok(), Some((Ok(()), Ok(()), Err(4))));
+        assert_eq!(second.join().ok(), Some(((Ok(()), Ok(())), Err(4))));
     }
 }
