@@ -6,7 +6,6 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use aqueduct::card::cuda::probe;
 use aqueduct::engine::{Cancel, Counts, Engine, EngineError};
 use aqueduct::model::Model;
 use aqueduct::ops::KvType;
@@ -38,6 +37,9 @@ fn compare(what: &str, found: &[f32], wanted: &[f32], vocab: usize, limit: (f64,
         (0..rows).filter(|r| argmax(&found[r * vocab..][..vocab]) == argmax(&wanted[r * vocab..][..vocab])).count();
     let line = format!("{what:58} max {most:.2e} rms {rms:.2e} arg-max {same}/{rows}");
     println!("{line}");
+    for (kind, off, limit) in [("max", most, limit.0), ("rms", rms, limit.1)] {
+        println!("error {off:.2e} limit {limit:.1e} share {:.2} model {kind} {what}", off / limit);
+    }
     // llama.cpp rounds activations in its own way, so single positions with flat logits may part.
     let near = most <= limit.0 && rms <= limit.1 && same * 100 >= rows * 75;
     (!near).then_some(line)
@@ -187,7 +189,7 @@ fn hidden_states_cross_in_three_ways_with_the_same_bits() {
     if !there_is_a_gpu() {
         return;
     }
-    let gpus = probe().unwrap().len().min(2);
+    let gpus = support::cuda::devices().len().min(2);
     println!("two cards on {gpus} GPU(s)");
     for (model, kv) in
         [(named("qwen3moe-f32"), KvType::F32), (named("qwen3moe-hd128-ud"), KvType::Int8), (deep(6), KvType::F16)]

@@ -1,5 +1,7 @@
 //! What can go wrong on a card.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use super::Stream;
@@ -54,6 +56,21 @@ pub enum CardError {
         command: &'static str,
         /// What happened.
         reason: String,
+    },
+    /// What is queued on a stream does not end. The card may still read and write its memory, so nothing of it is used again.
+    #[error(
+        "{card}: `{command}` has not ended on the {stream} stream after {} s; the device hangs. Restart the program; if that does not help, \
+         reset the device", waited.as_secs(), stream = stream.name()
+    )]
+    Hung {
+        /// The card.
+        card: CardId,
+        /// Its stream.
+        stream: Stream,
+        /// The last command queued there.
+        command: &'static str,
+        /// How long the host has waited.
+        waited: Duration,
     },
     /// A command, a wait or a host access was not ordered after one it conflicts with, or used an ended lease.
     #[error("{0}")]

@@ -47,6 +47,12 @@ pub struct MachineArgs {
     pub strict: bool,
     #[command(flatten)]
     pub kernels: KernelArgs,
+    /// Runs the kernels, limits and launches of an earlier compute capability (75, 80, 86, 89) on a newer GPU, for tests and measurements.
+    #[arg(long, env = "AQUEDUCT_KERNELS_FOR", value_name = "ARCH", value_parser = super::kernels::arch, hide = true)]
+    pub kernels_for: Option<u32>,
+    /// Puts guard bands around each region of a GPU and looks at them at the end (slow).
+    #[arg(long, hide = true)]
+    pub guard_regions: bool,
     /// Proves while running that everything is ordered (slow).
     #[arg(long, hide_short_help = true)]
     pub check_order: bool,
@@ -61,14 +67,30 @@ pub struct KernelArgs {
     /// The CUDA run-time compiler: libnvrtc.so or the folder that holds it [default: the usual places].
     #[arg(long, value_name = "PATH", env = "AQUEDUCT_NVRTC", hide_short_help = true)]
     pub nvrtc: Option<PathBuf>,
+    /// A folder of kernels as PTX, for machines without the compiler [default: aqueduct-kernels beside the program].
+    #[arg(long, value_name = "FOLDER", env = "AQUEDUCT_KERNEL_PTX", hide_short_help = true)]
+    pub kernel_ptx: Option<PathBuf>,
 }
 
 impl KernelArgs {
-    /// The compiler and its cache.
+    /// The compiler, its cache, and what the release carries.
     pub fn compiler(&self) -> CompilerSettings {
         let home = || Some(std::env::home_dir()?.join(".cache/aqueduct"));
-        CompilerSettings { nvrtc: self.nvrtc.clone(), cache: self.kernel_cache.clone().or_else(home) }
+        CompilerSettings {
+            nvrtc: self.nvrtc.clone(),
+            cache: self.kernel_cache.clone().or_else(home),
+            packaged: self.kernel_ptx.clone().or_else(packaged),
+            kernels_for: None,
+        }
     }
+}
+
+/// The folder of PTX that a release has beside its program, or where programs are installed.
+fn packaged() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?;
+    let places = [folder.join("aqueduct-kernels"), folder.join("../share/aqueduct/kernels")];
+    places.into_iter().find(|place| place.is_dir())
 }
 
 /// A list of GPUs.
@@ -156,7 +178,14 @@ impl MachineArgs {
 
     /// How the rig is opened.
     pub fn rig_options(&self, timeline: Option<Timeline>) -> RigOptions {
-        RigOptions { timeline, check_order: self.check_order, strict: self.strict, compiler: self.kernels.compiler() }
+        let compiler = CompilerSettings { kernels_for: self.kernels_for, ..self.kernels.compiler() };
+        RigOptions {
+            timeline,
+            check_order: self.check_order,
+            strict: self.strict,
+            compiler,
+            guard_regions: self.guard_regions,
+        }
     }
 
     /// Loads the engine, with a progress bar on a terminal.

@@ -35,6 +35,8 @@ pub struct RigOptions {
     pub strict: bool,
     /// Where kernels of GPUs come from.
     pub compiler: CompilerSettings,
+    /// Puts guard bands around the regions of GPUs.
+    pub guard_regions: bool,
 }
 
 impl Rig {
@@ -113,6 +115,7 @@ fn open_cuda(
         attention: attention.map(|shape| (shape, kv)).collect(),
         compiler: options.compiler.clone(),
         timeline: options.timeline.clone(),
+        guarded: options.guard_regions,
     })
     .map_err(|error| refused(error.to_string()))
 }

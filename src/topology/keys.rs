@@ -90,6 +90,7 @@ pub(super) static CARD: Section = Section {
             "operations a second that prompts reach, for predictions; without it, 45 a byte of rate",
         ),
         key("numa", "a node's number", "the host's memory node that the card hangs on"),
+        key("shared", "true or false", "whether another card may be on the same GPU, for tests of several cards"),
     ],
 };
 

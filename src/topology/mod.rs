@@ -139,6 +139,7 @@ impl Topology {
                 reserve: if kind == CardKind::Virtual { Bytes(0) } else { default.reserve },
                 rate: None,
                 compute: None,
+                shared: false,
                 link: LinkRates { h2d: default.host_rate, d2h: default.host_rate },
             })
             .collect();

@@ -45,6 +45,7 @@ pub(super) struct RawCard {
     pub rate: Option<At<Rate>>,
     pub compute: Option<At<Flops>>,
     pub numa: Option<At<u32>>,
+    pub shared: Option<At<bool>>,
 }
 
 pub(super) struct RawLink {
@@ -137,6 +138,7 @@ fn read_card(reader: &mut Reader, name: &At<String>, item: &Item) -> RawCard {
         rate: reader.amount(&fields, "rate"),
         compute: reader.amount(&fields, "compute"),
         numa: reader.number(&fields, "numa", 0..=63),
+        shared: reader.choice(&fields, "shared", &[("true", true), ("false", false)]),
     }
 }
 

@@ -93,6 +93,9 @@ pub struct CardSpec {
     pub rate: Option<Rate>,
     /// Operations a second that prompts reach on it, where declared.
     pub compute: Option<Flops>,
+    /// Whether other cards that say the same may be on its GPU, for tests.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// What its way to the host carries while nothing else is copied.
     pub link: LinkRates,
 }

@@ -102,7 +102,9 @@ fn check_cards(reader: &mut Reader, rig: &RawRig) -> Vec<CardSpec> {
 }
 
 fn check_address(reader: &mut Reader, taken: &[(CardAddress, &RawCard)], raw: &RawCard, address: &CardAddress) {
-    let Some((_, first)) = taken.iter().find(|(known, _)| known == address) else { return };
+    let shares = |card: &RawCard| card.shared.as_ref().is_some_and(|shared| shared.value);
+    let same = taken.iter().find(|(known, card)| known == address && !(shares(card) && shares(raw)));
+    let Some((_, first)) = same else { return };
     let at = |card: &RawCard| card.address.as_ref().map_or(card.name.at.clone(), |address| address.at.clone());
     let (a, b) = (&first.name.value, &raw.name.value);
     reader.note(
@@ -110,7 +112,7 @@ fn check_address(reader: &mut Reader, taken: &[(CardAddress, &RawCard)], raw: &R
             .allowed(
                 "a GPU of its own for each card; without uuid, pci and index, cards count from index 0 in their order",
             )
-            .fix("give each card its own `uuid` (nvidia-smi -L)")
+            .fix("give each card its own `uuid` (nvidia-smi -L); for tests on one GPU write `shared: true` at both")
             .also(at(first), "first here"),
     );
 }
@@ -151,6 +153,13 @@ fn check_card(reader: &mut Reader, rig: &RawRig, raw: &RawCard, id: CardId, addr
             .fix(fix),
         );
     }
+    if let Some(shared) = raw.shared.as_ref().filter(|shared| shared.value && raw.kind != CardKind::Cuda) {
+        reader.note(
+            Diagnostic::new(Code::Contradiction, shared.at.clone(), format!("card `{name}` is no GPU and is `shared`"))
+                .allowed("`shared` for cards of kind `cuda` only")
+                .fix("remove it: cards of other kinds need no device"),
+        );
+    }
     CardSpec {
         id,
         name: name.clone(),
@@ -160,6 +169,7 @@ fn check_card(reader: &mut Reader, rig: &RawRig, raw: &RawCard, id: CardId, addr
         reserve,
         rate: raw.rate.as_ref().map(|rate| rate.value),
         compute: raw.compute.as_ref().map(|compute| compute.value),
+        shared: raw.shared.as_ref().is_some_and(|shared| shared.value),
         // The assembled topology computes it from the links.
         link: LinkRates { h2d: Rate(0.0), d2h: Rate(0.0) },
     }

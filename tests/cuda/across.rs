@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use aqueduct::card::command::{Command, CopyAcross, CopyIn, CopyOut, WireReceive, WireSend};
-use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
+use aqueduct::card::cuda::{CudaCard, CudaSettings};
 use aqueduct::card::{Card, CardError, Event, HostMemory, HostSpan, Span, Stream, Watcher, Wire};
 use aqueduct::units::{Bytes, CardId};
 
 use crate::rig::{Random, WHY};
+use crate::support::{compiler, devices, guarded};
 
 /// A transfer that is measured.
 const LARGE: usize = 128 << 20;
@@ -26,15 +27,8 @@ struct Pair {
 impl Pair {
     /// `None`, with the reason printed, where there is no GPU.
     fn open() -> Option<Self> {
-        let gpus = match probe() {
-            Ok(devices) => devices.len().min(2),
-            Err(error) => {
-                println!("skipped: {error}");
-                return None;
-            }
-        };
+        let gpus = devices().len().min(2);
         if gpus == 0 {
-            println!("skipped: there is no NVIDIA GPU");
             return None;
         }
         println!("two cards on {gpus} GPU(s)");
@@ -46,10 +40,8 @@ impl Pair {
                 weights: Vec::new(),
                 attention: Vec::new(),
                 timeline: None,
-                compiler: CompilerSettings {
-                    nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
-                    cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),
-                },
+                compiler: compiler(),
+                guarded: guarded(),
             })
             .expect("the card opens")
         });

@@ -4,6 +4,7 @@ use aqueduct::card::command::{Cells, Command, GatedActivation, RmsNorm, Rotate, 
 use aqueduct::ops::{Activation, CellLayout, KvType, Rope, RopeKind};
 
 use crate::rig::{Random, error, rig, shape};
+use crate::support::near;
 
 #[test]
 fn norms() {
@@ -19,7 +20,7 @@ fn norms() {
             let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / cols as f64;
             want.extend(row.iter().zip(&weight).map(|(v, w)| f64::from(*v) * f64::from(*w) / (mean + 1e-5).sqrt()));
         }
-        assert!(error(&rig.read(&at), &want) < 1e-6, "{rows} x {cols}");
+        near("norm", error(&rig.read(&at), &want), 1e-6);
     }
 }
 
@@ -49,8 +50,7 @@ fn ropes() {
                     (head[a], head[b]) = (head[a] * c - head[b] * s, head[a] * s + head[b] * c);
                 }
             }
-            let off = error(&rig.read(&at), &want);
-            assert!(off < 1e-6, "{kind:?} {rows} rows from {first}: {off:.1e}");
+            near("rope", error(&rig.read(&at), &want), 1e-6);
         }
     }
 }
@@ -71,7 +71,7 @@ fn gates() {
     }));
     let want: Vec<f64> =
         gate.iter().zip(&up).map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u)).collect();
-    assert!(error(&rig.read(&at), &want) < 1e-6);
+    near("gate", error(&rig.read(&at), &want), 1e-6);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use aqueduct::quant::QuantType;
 use aqueduct::units::ExpertId;
 
 use crate::rig::{Random, Rig, bits, error, product, rig, values};
+use crate::support::near;
 
 struct Layer {
     layout: Arc<BlobLayout>,
@@ -53,7 +54,7 @@ fn words(rig: &Rig, span: &Span) -> Vec<u32> {
 fn the_router_chooses_as_told() {
     let Some(rig) = rig() else { return };
     let mut random = Random::new(10);
-    let (mut ties, mut cases) = (0, 0);
+    let (mut ties, mut cases, mut off) = (0, 0, 0.0_f64);
     for (rows, experts, top_k) in [(1, 8, 2), (5, 7, 3), (33, 128, 8), (700, 128, 8), (300, 512, 10), (9, 1000, 32)] {
         for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
             for normalise in [false, true] {
@@ -88,7 +89,7 @@ fn the_router_chooses_as_told() {
                         .collect();
                     let sum = if normalise { want.iter().sum() } else { 1.0 };
                     want.iter_mut().for_each(|w| *w *= 1.5 / sum);
-                    assert!(error(&weights[row * top_k..(row + 1) * top_k], &want) < 1e-5);
+                    off = off.max(error(&weights[row * top_k..(row + 1) * top_k], &want));
                     cases += 1;
                 }
                 let groups = words(rig, &routing.groups);
@@ -104,6 +105,7 @@ fn the_router_chooses_as_told() {
             }
         }
     }
+    near("router weights", off, 1e-5);
     println!("{cases} rows, {ties} ties at the edge");
     assert!(ties > 0);
 }
@@ -177,7 +179,8 @@ fn experts_of_prompt_and_decode() {
             let whole = rig.read(&whole);
             let float = types.iter().all(|ty| *ty == Q::F32);
             let off = error(&whole, &want);
-            assert!(off < if float { 5e-6 } else { 2e-3 }, "{types:?} {rows} rows: {off:.1e}");
+            let what = if float { "f32" } else { "quantised" };
+            near(&format!("experts, prompt, {what}"), off, if float { 5e-6 } else { 2e-3 });
             let cut = rig.floats(&before);
             run(&layer.experts[..5], ExpertsInto::Accumulate(cut));
             run(&layer.experts[5..6], ExpertsInto::Accumulate(cut));
@@ -203,7 +206,7 @@ fn experts_of_prompt_and_decode() {
                 }
             }
             let off = if exact.is_empty() { 0.0 } else { error(&mine, &exact) };
-            assert!(off < if float { 5e-6 } else { 3e-2 }, "{types:?} {rows} rows in decode: {off:.1e}");
+            near(&format!("experts, decode, {what}"), off, if float { 5e-6 } else { 3e-2 });
             let out = rig.floats(&before);
             rig.run(Command::Combine(Combine {
                 routing,

@@ -5,6 +5,7 @@ use aqueduct::card::{CardKind, Span};
 use aqueduct::quant::QuantType;
 
 use crate::rig::{Random, Rig, bits, error, product, rig, values};
+use crate::support::near;
 
 /// How far a phase may be from the exact product.
 fn limit(ty: QuantType, phase: Phase) -> f64 {
@@ -97,7 +98,8 @@ fn products_are_near_the_exact_ones_and_rows_do_not_know_each_other() {
             }
         }
         println!("{ty:8} prompt {:.1e} decode {:.1e}, {checks} row comparisons", worst[0], worst[1]);
-        assert!(worst[0] < limit(ty, Phase::Prompt) && worst[1] < limit(ty, Phase::Decode), "{ty}: {worst:?}");
+        near(&format!("product, prompt, {ty}"), worst[0], limit(ty, Phase::Prompt));
+        near(&format!("product, decode, {ty}"), worst[1], limit(ty, Phase::Decode));
     }
 }
 
@@ -128,7 +130,7 @@ fn parts_of_different_formats_go_together() {
         }));
         for (part, want) in parts.iter().zip(&wants) {
             let off = error(&rig.read(&part.out), want);
-            assert!(off < limit(part.weight.ty, phase), "{} {phase:?}: {off:.1e}", part.weight.ty);
+            near(&format!("parts, {phase:?}, {}", part.weight.ty), off, limit(part.weight.ty, phase));
         }
     }
 }

@@ -11,3 +11,5 @@ mod linear;
 mod protocol;
 mod rig;
 mod speed;
+#[path = "../support/cuda.rs"]
+mod support;

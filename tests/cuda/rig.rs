@@ -3,11 +3,13 @@
 use std::sync::OnceLock;
 
 use aqueduct::card::command::{Command, CopyIn, CopyOut};
-use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
+use aqueduct::card::cuda::{CudaCard, CudaSettings};
 use aqueduct::card::{Card, HostMemory, Span, Stream, Watcher, Why};
 use aqueduct::ops::{AttentionShape, KvType};
 use aqueduct::quant::{QuantType, dequantize};
 use aqueduct::units::{Bytes, CardId};
+
+use crate::support::{compiler, devices, guarded};
 
 pub const WHY: Why = Why("test");
 
@@ -28,17 +30,8 @@ pub fn shape(heads: usize, kv_heads: usize, dim: usize) -> AttentionShape {
 
 impl Rig {
     fn open() -> Option<Self> {
-        let devices = match probe() {
-            Ok(devices) => devices,
-            Err(error) => {
-                println!("skipped: {error}");
-                return None;
-            }
-        };
-        let Some(device) = devices.first() else {
-            println!("skipped: there is no NVIDIA GPU");
-            return None;
-        };
+        let devices = devices();
+        let device = devices.first()?;
         println!("{device:?}");
         let mut attention = Vec::new();
         for dim in [64, 128, 256] {
@@ -49,14 +42,12 @@ impl Rig {
         let settings = CudaSettings {
             card: CardId(0),
             ordinal: 0,
-            budget: Bytes(device.memory.0 / 4),
+            budget: Bytes(device.memory.0 / 6),
             weights: QuantType::ALL.into(),
             attention,
             timeline: None,
-            compiler: CompilerSettings {
-                nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
-                cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),
-            },
+            compiler: compiler(),
+            guarded: guarded(),
         };
         let start = std::time::Instant::now();
         let card = CudaCard::open(settings).expect("the card opens");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aqueduct::card::cuda::{CompilerSettings, CudaCard, CudaSettings, probe};
+use aqueduct::card::cuda::{CudaCard, CudaSettings};
 use aqueduct::card::ledger::{Ledger, LedgerCard};
 use aqueduct::card::{Card, CardKind, HostMemory, Watcher};
 use aqueduct::cpu::Team;
@@ -14,16 +14,12 @@ use aqueduct::plan::{self, CardBudget, Plan, PlanError};
 use aqueduct::topology::{ResidentCells, RunSettings, Share, Staging, Switch, Wave};
 use aqueduct::units::{Bytes, CardId, Rate};
 
+use super::cuda::{compiler, devices, guarded};
 use super::{CROSSING, host};
 
 /// Whether there is a GPU; says so where there is none.
 pub fn there_is_a_gpu() -> bool {
-    match probe() {
-        Ok(devices) if !devices.is_empty() => return true,
-        Ok(_) => println!("skipped: there is no NVIDIA GPU"),
-        Err(error) => println!("skipped: {error}"),
-    }
-    false
+    !devices().is_empty()
 }
 
 pub fn plan_for(model: &Model, memory: &[Bytes], settings: &RunSettings) -> Result<Plan, PlanError> {
@@ -89,10 +85,8 @@ fn rig_on(
             weights: model.spec.tensors().map(|tensor| tensor.ty).collect::<BTreeSet<_>>().into_iter().collect(),
             attention: attention.clone(),
             timeline: None,
-            compiler: CompilerSettings {
-                nvrtc: std::env::var_os("AQUEDUCT_NVRTC").map(Into::into),
-                cache: std::env::var_os("AQUEDUCT_KERNELS").map(Into::into),
-            },
+            compiler: compiler(),
+            guarded: guarded(),
         });
         let card = card.unwrap();
         free = card.free_after();

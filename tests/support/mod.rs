@@ -1,6 +1,7 @@
 //! What several tests need: rigs of virtual cards under a ledger, plans, oracle data.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod cuda;
 pub mod gpu;
 pub mod held;
 pub mod oracle;

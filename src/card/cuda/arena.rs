@@ -1,9 +1,11 @@
-//! A card's memory: one allocation, taken when the card is opened and handed out from its beginning.
+//! A card's memory: one allocation, taken when the card is opened and handed out from its beginning. To look for kernels that leave their region,
+//! each can be an allocation of its own between guard bands: tools see what goes far, and the bands what goes near.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use cudarc::driver::result;
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
 
 use super::device::Context;
 use super::error::{CudaError, say};
@@ -16,9 +18,14 @@ const MARGIN: usize = REGION_ALIGN;
 pub(super) struct Arena {
     card: CardId,
     context: Arc<Context>,
+    /// All memory, or the margin alone where regions are guarded.
     start: u64,
+    guarded: bool,
     regions: RwLock<Regions>,
 }
+
+/// Bytes of guard bands.
+const BAND: u8 = 0xa7;
 
 struct Regions {
     of: HashMap<RegionId, (u64, usize, Arc<str>)>,
@@ -45,8 +52,8 @@ impl Room {
 
 impl Arena {
     /// Takes `budget` bytes of the context that is current.
-    pub(super) fn take(card: CardId, context: &Arc<Context>, budget: Bytes) -> Result<Self, CudaError> {
-        let bytes = budget.len().saturating_add(2 * MARGIN);
+    pub(super) fn take(card: CardId, context: &Arc<Context>, budget: Bytes, guarded: bool) -> Result<Self, CudaError> {
+        let bytes = if guarded { 2 * MARGIN } else { budget.len().saturating_add(2 * MARGIN) };
         // SAFETY: a context is current; the memory is freed once, in `drop`.
         let start = unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             let (free, total) = result::mem_get_info().unwrap_or((0, 0));
@@ -59,7 +66,7 @@ impl Arena {
             }
         })?;
         let regions = RwLock::new(Regions { of: HashMap::new(), room: Room { budget: budget.len(), used: 0 } });
-        Ok(Self { card, context: Arc::clone(context), start, regions })
+        Ok(Self { card, context: Arc::clone(context), start, guarded, regions })
     }
 
     pub(super) fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError> {
@@ -70,9 +77,48 @@ impl Arena {
         };
         let id = RegionId::fresh();
         let what: Arc<str> = what.into();
-        let at = self.start + (MARGIN + offset) as u64;
+        let at = if self.guarded {
+            let refused = |reason| CardError::Device { card: self.card, reason };
+            self.guarded_region(bytes.len()).map_err(|error| refused(format!("a guarded region: {}", say(error))))?
+        } else {
+            self.start + (MARGIN + offset) as u64
+        };
         regions.of.insert(id, (at, bytes.len(), Arc::clone(&what)));
         Ok(Region { card: self.card, id, bytes: bytes.len(), what })
+    }
+
+    /// An allocation between two bands.
+    fn guarded_region(&self, bytes: usize) -> Result<u64, DriverError> {
+        self.context.bind()?;
+        // SAFETY: a context is current; the memory is freed once, in `drop`; the bands lie in it.
+        unsafe {
+            let start = result::malloc_sync(bytes + 2 * MARGIN)?;
+            let at = start + MARGIN as u64;
+            for band in [start, at + bytes as u64] {
+                sys::cuMemsetD8_v2(band, BAND, MARGIN).result()?;
+            }
+            Ok(at)
+        }
+    }
+
+    /// Whether the bands of all guarded regions are as they were made; the context is current and nothing runs.
+    pub(super) fn check_guards(&self) -> Result<(), String> {
+        if !self.guarded {
+            return Ok(());
+        }
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut wrong = Vec::new();
+        for (at, bytes, what) in regions.of.values() {
+            for (band, side) in [(at - MARGIN as u64, "before"), (at + *bytes as u64, "behind")] {
+                let mut found = [0_u8; MARGIN];
+                // SAFETY: as many bytes of the region's allocation.
+                unsafe { sys::cuMemcpyDtoH_v2(found.as_mut_ptr().cast(), band, MARGIN) }.result().map_err(say)?;
+                if let Some(place) = found.iter().position(|byte| *byte != BAND) {
+                    wrong.push(format!("`{what}` ({bytes} bytes): byte {place} {side} it"));
+                }
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(format!("written outside regions: {}", wrong.join("; "))) }
     }
 
     pub(super) fn free(&self) -> Bytes {
@@ -111,6 +157,11 @@ impl Drop for Arena {
         if self.context.bind().is_ok() {
             // SAFETY: allocated in `take`; the card drained its streams before it dropped the arena.
             let _ = unsafe { result::memory_free(self.start) };
+            let regions = self.regions.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for (at, ..) in regions.of.values().filter(|_| self.guarded) {
+                // SAFETY: allocated in `guarded_region`, as above.
+                let _ = unsafe { result::memory_free(at - MARGIN as u64) };
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use cudarc::driver::sys;
 
 use super::device::Context;
 use super::fill::Fillers;
+use super::wait::{self, PATIENCE, Unended};
 
 /// Bytes of a buffer: large enough for the link's full rate.
 const BYTES: usize = 4 << 20;
@@ -60,21 +61,22 @@ impl Bounce {
     ///
     /// # Safety
     /// `to` and what follows it for as many bytes is memory of the card, which the stream's order lets this copy write.
-    pub(super) unsafe fn copy(&mut self, from: &[u8], to: u64, stream: sys::CUstream) -> Result<(), DriverError> {
+    pub(super) unsafe fn copy(&mut self, from: &[u8], to: u64, stream: sys::CUstream) -> Result<(), Unended> {
         for (piece, offset) in from.chunks(BYTES).zip((0..).step_by(BYTES)) {
             let none = DriverError(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED);
-            let buffer = self.buffers.get(self.next).ok_or(none)?;
+            let buffer = self.buffers.get(self.next).ok_or(Unended::Driver(none))?;
             // SAFETY: the event lives until `drop`.
-            unsafe { result::event::synchronize(buffer.emptied) }?;
+            unsafe { wait::event(buffer.emptied, PATIENCE) }?;
             // SAFETY: the buffer lives until `drop` and holds `BYTES`, all of them written once, of which a piece has at most as many. Its last copy
             // has ended, and `&mut self` says that nobody else fills it.
             let room = unsafe { std::slice::from_raw_parts_mut(buffer.start, piece.len()) };
             self.fillers.fill(piece, room);
             // SAFETY: event and buffer as above; the stream belongs to the current context; the caller vouches for the target.
-            unsafe {
-                sys::cuMemcpyHtoDAsync_v2(to + offset, buffer.start.cast(), piece.len(), stream).result()?;
-                result::event::record(buffer.emptied, stream)?;
-            }
+            let queued = unsafe {
+                let copied = sys::cuMemcpyHtoDAsync_v2(to + offset, buffer.start.cast(), piece.len(), stream).result();
+                copied.and_then(|()| result::event::record(buffer.emptied, stream))
+            };
+            queued.map_err(Unended::Driver)?;
             self.next = (self.next + 1) % self.buffers.len();
         }
         Ok(())

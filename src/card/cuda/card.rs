@@ -5,23 +5,26 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::result;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::arena::Arena;
 use super::bounce::Bounce;
 use super::compile::{Compiler, CompilerSettings};
-use super::device::{Context, CudaDevice, driver_version, probe};
+use super::device::{Context, CudaDevice, probe};
+use super::driver;
 use super::error::{CudaError, say, while_doing};
+use super::event::{Events, Recorded};
 use super::fault::Fault;
 use super::kernels::Kernels;
 use super::launch::Launch;
-use super::mark::{Mark, Marks};
 use super::module::Module;
 use super::nccl;
 use super::page_lock::CudaPageLock;
 use super::peer::{Peer, Peers};
+use super::target::Form;
 use super::trace::Trace;
+use super::wait::{self, CLOSING, PATIENCE, Unended};
 use crate::card::check;
 use crate::card::timeline::Timeline;
 use crate::card::{
@@ -48,6 +51,8 @@ pub struct CudaSettings {
     pub compiler: CompilerSettings,
     /// Where what runs is written down.
     pub timeline: Option<Timeline>,
+    /// Takes each region by itself, between guard bands, so that tools and [`CudaCard::check_guards`] see a kernel that leaves it.
+    pub guarded: bool,
 }
 
 /// An NVIDIA GPU.
@@ -57,7 +62,7 @@ pub struct CudaCard {
     streams: [Queue; Stream::ALL.len()],
     leases: Arc<Leases>,
     fault: Arc<Fault>,
-    marks: Arc<Marks>,
+    events: Arc<Events>,
     kernels: Kernels,
     trace: Option<Trace>,
     arena: Arc<Arena>,
@@ -71,12 +76,13 @@ pub struct CudaCard {
 struct Queue {
     stream: sys::CUstream,
     held: Mutex<Held>,
+    context: Arc<Context>,
 }
 
 #[derive(Default)]
 struct Held {
     now: Vec<HostSpan>,
-    marked: VecDeque<(Arc<Mark>, Vec<HostSpan>)>,
+    marked: VecDeque<(Arc<Recorded>, Vec<HostSpan>)>,
 }
 
 // SAFETY: streams are handles that the driver lets any thread use.
@@ -93,7 +99,7 @@ impl CudaCard {
     /// # Errors
     /// When the driver, the device, the compiler or the memory is not there.
     pub fn open(settings: CudaSettings) -> Result<Self, CudaError> {
-        if !super::device::has_driver() {
+        if !driver::has_driver() {
             return Err(CudaError::NoDriver);
         }
         let devices = probe()?;
@@ -108,18 +114,26 @@ impl CudaCard {
             Arc::new(Context::retain(ordinal).map_err(while_doing(format!("opening CUDA device {ordinal}")))?);
         context.bind().map_err(while_doing("binding the context"))?;
 
-        let newest = driver_version().map_err(while_doing("asking the driver's version"))? / 1000;
-        let built = Compiler::new(settings.compiler.clone(), newest).build(arch, &modules(&settings, arch))?;
+        let compiler = Compiler::new(settings.compiler.clone(), driver::driver_version());
+        let (target, built) = compiler.build_for(arch, |arch| modules(&settings, arch))?;
+        if let Some(reason) = compiler.unkept() {
+            tracing::warn!("compiled kernels are not kept, so every start compiles them again: {reason}");
+        }
+        if target.arch != arch || target.form == Form::Ptx {
+            tracing::info!("{} runs the kernels of {target}, compiled by the driver", device.name);
+        }
+        // From here on the device is what its kernels may use of it.
+        let device = target.limit(&device);
         let kernels = Kernels::load(&context, &built, &device)?;
         let mut streams = Vec::with_capacity(Stream::ALL.len());
         for stream in Stream::ALL {
-            streams.push(Queue::new().map_err(while_doing(format!("making the {} stream", stream.name())))?);
+            streams.push(Queue::new(&context).map_err(while_doing(format!("making the {} stream", stream.name())))?);
         }
         let streams = <[Queue; Stream::ALL.len()]>::try_from(streams).map_err(|_| CudaError::Driver {
             doing: "making the streams".to_owned(),
             reason: "some are missing".to_owned(),
         })?;
-        let arena = Arc::new(Arena::take(settings.card, &context, settings.budget)?);
+        let arena = Arc::new(Arena::take(settings.card, &context, settings.budget, settings.guarded)?);
         // Where even these are refused, the driver stages such copies itself.
         let bounce = Bounce::take(&context).ok().map(Mutex::new);
         let timeline = settings.timeline.clone();
@@ -130,7 +144,7 @@ impl CudaCard {
         let (free_after, _) = result::mem_get_info().map_err(while_doing("reading the free memory"))?;
         Ok(Self {
             fault: Arc::new(Fault::new(settings.card)),
-            marks: Marks::new(&context),
+            events: Events::new(&context),
             leases: Arc::default(),
             free_after: Bytes(free_after as u64),
             settings,
@@ -153,6 +167,15 @@ impl CudaCard {
     /// Device memory that was free after the card had taken its own.
     pub fn free_after(&self) -> Bytes {
         self.free_after
+    }
+
+    /// Whether all guard bands around regions are as they were made; the streams are drained.
+    ///
+    /// # Errors
+    /// The regions beside which something was written.
+    pub fn check_guards(&self) -> Result<(), String> {
+        self.context.bind().map_err(say)?;
+        self.arena.check_guards()
     }
 
     /// Page-locks host memory for the cards of this process.
@@ -186,6 +209,7 @@ impl CudaCard {
             processors: self.device.processors as usize,
             shared: self.device.shared,
             begun: Cell::new(false),
+            trouble: Cell::new(None),
         }
     }
 
@@ -194,11 +218,11 @@ impl CudaCard {
         if held.now.len() < HELD_TOGETHER {
             return Ok(());
         }
-        let mark =
-            self.marks.record(self.queue(on).stream, on, &self.fault).map_err(|error| self.fault.lose(on, error))?;
-        held.marked.push_back((mark, std::mem::take(&mut held.now)));
-        while let Some((mark, _)) = held.marked.front() {
-            if !mark.passed()? {
+        let recorded =
+            self.events.record(self.queue(on).stream, on, &self.fault).map_err(|error| self.fault.lose(on, error))?;
+        held.marked.push_back((recorded, std::mem::take(&mut held.now)));
+        while let Some((recorded, _)) = held.marked.front() {
+            if !recorded.passed()? {
                 break;
             }
             held.marked.pop_front();
@@ -206,14 +230,19 @@ impl CudaCard {
         Ok(())
     }
 
-    fn drain_queue(&self, on: Stream) -> Result<(), result::DriverError> {
+    fn drain_queue(&self, on: Stream, limit: Duration) -> Result<(), Unended> {
         let queue = self.queue(on);
-        self.context.bind()?;
+        self.context.bind().map_err(Unended::Driver)?;
         let mut held = queue.held.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *held);
         drop(held);
         // SAFETY: the stream lives as long as the card.
-        let drained = unsafe { result::stream::synchronize(queue.stream) };
+        let drained = unsafe { wait::stream(queue.stream, limit) };
+        if let Err(Unended::Hung(_)) = drained {
+            // The device may still come to it: it is never given back.
+            std::mem::forget(before);
+            return drained;
+        }
         // A failed device runs nothing any more: nobody reads or writes the host memory.
         drop(before);
         if let Some(trace) = &self.trace {
@@ -261,7 +290,11 @@ impl Card for CudaCard {
         let lost = |error| self.fault.lose(on, error);
         let traced =
             self.trace.as_ref().map(|trace| Ok((trace, trace.start(queue.stream)?))).transpose().map_err(lost)?;
-        match launch.command(&command, &mut held.now) {
+        let launched = launch.command(&command, &mut held.now);
+        if let Some(unended) = launch.trouble.take() {
+            return Err(self.fault.unended(on, unended));
+        }
+        match launched {
             Ok(()) => {
                 if let Some((trace, start)) = traced {
                     trace.end(start, on, queue.stream, &command).map_err(lost)?;
@@ -276,21 +309,21 @@ impl Card for CudaCard {
     fn record(&self, on: Stream) -> Result<Event, CardError> {
         self.fault.check()?;
         self.bind(on)?;
-        let mark =
-            self.marks.record(self.queue(on).stream, on, &self.fault).map_err(|error| self.fault.lose(on, error))?;
-        Ok(Event::new(self.id(), mark))
+        let recorded =
+            self.events.record(self.queue(on).stream, on, &self.fault).map_err(|error| self.fault.lose(on, error))?;
+        Ok(Event::new(self.id(), recorded))
     }
 
     /// An event of a card of another kind is waited for by the host.
     fn wait(&self, on: Stream, event: &Event, _why: Why) -> Result<(), CardError> {
         self.fault.check()?;
-        let Some(mark) = event.state().as_any().downcast_ref::<Mark>() else {
+        let Some(recorded) = event.state().as_any().downcast_ref::<Recorded>() else {
             return event.state().block();
         };
         self.bind(on)?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both handles live; a stream may wait for an event of another context.
-        unsafe { result::stream::wait_event(self.queue(on).stream, mark.event(), flags) }
+        unsafe { result::stream::wait_event(self.queue(on).stream, recorded.event(), flags) }
             .map_err(|error| self.fault.lose(on, error))
     }
 
@@ -303,16 +336,24 @@ impl Card for CudaCard {
     }
 
     fn drain(&self, on: Stream, _why: Why) -> Result<(), CardError> {
-        let drained = self.drain_queue(on).map_err(|error| self.fault.lose(on, error));
+        if self.fault.hung() {
+            return self.fault.check();
+        }
+        let drained = self.drain_queue(on, PATIENCE).map_err(|unended| self.fault.unended(on, unended));
         self.fault.check()?;
         drained
     }
 
     fn recover(&self) -> Result<(), CardError> {
+        if self.fault.hung() {
+            return self.fault.check();
+        }
         for stream in Stream::ALL {
-            self.drain_queue(stream).map_err(|error| CardError::Device {
-                card: self.id(),
-                reason: format!("the device is lost: {}", say(error)),
+            self.drain_queue(stream, PATIENCE).map_err(|unended| match unended {
+                Unended::Driver(error) => {
+                    CardError::Device { card: self.id(), reason: format!("the device is lost: {}", say(error)) }
+                }
+                Unended::Hung(_) => self.fault.unended(stream, unended),
             })?;
         }
         self.fault.forget();
@@ -339,20 +380,36 @@ impl Card for CudaCard {
 impl Drop for CudaCard {
     fn drop(&mut self) {
         for stream in Stream::ALL {
-            let _ = self.drain_queue(stream);
+            if let Err(Unended::Hung(waited)) = self.drain_queue(stream, CLOSING) {
+                let error = self.fault.unended(stream, Unended::Hung(waited));
+                tracing::warn!("{error}. Its memory is left to the end of the program");
+            }
+            if self.fault.hung() {
+                self.context.abandon();
+                return;
+            }
         }
-        for queue in &self.streams {
-            // SAFETY: made by `Queue::new`, drained above, destroyed once.
-            let _ = unsafe { result::stream::destroy(queue.stream) };
+        if let Err(reason) = self.check_guards() {
+            tracing::error!("{}: {reason}", self.settings.card);
         }
     }
 }
 
 impl Queue {
     /// A stream of the current context that waits for no other.
-    fn new() -> Result<Self, result::DriverError> {
+    fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-        Ok(Self { stream, held: Mutex::default() })
+        Ok(Self { stream, held: Mutex::default(), context: Arc::clone(context) })
+    }
+}
+
+// Here and not in the card's, which does not exist yet where opening it fails later.
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: made by `new`, destroyed once; the card has drained it.
+            let _ = unsafe { result::stream::destroy(self.stream) };
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The NVIDIA devices of this machine, and a device's context.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use super::driver;
 use super::error::{CudaError, while_doing};
 use crate::units::Bytes;
 
@@ -29,15 +30,6 @@ pub struct CudaDevice {
     pub shared: usize,
 }
 
-/// Whether the driver library is there; asked once.
-pub(super) fn has_driver() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    *PRESENT.get_or_init(|| {
-        // SAFETY: loads the driver library and drops the handle again; nothing of it is called.
-        unsafe { sys::is_culib_present() }
-    })
-}
-
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, DriverError> {
     // SAFETY: `device` came from `cuDeviceGet`.
     unsafe { result::device::get_attribute(device, which) }
@@ -46,11 +38,12 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
 /// The devices that CUDA cards can be opened on. Empty where there is no driver or no device; never panics.
 ///
 /// # Errors
-/// When the driver is there but does not answer.
+/// When the driver is there but too old, or does not answer.
 pub fn probe() -> Result<Vec<CudaDevice>, CudaError> {
-    if !has_driver() {
+    if !driver::has_driver() {
         return Ok(Vec::new());
     }
+    driver::check()?;
     match result::init() {
         Ok(()) => {}
         Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Ok(Vec::new()),
@@ -107,6 +100,8 @@ fn pci_text(device: sys::CUdevice) -> Result<String, DriverError> {
 pub(super) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
+    /// Set where the device hangs: a call to free what it may still use would hang, too.
+    abandoned: AtomicBool,
 }
 
 // SAFETY: a context may be current on any number of threads; the driver serialises what it must.
@@ -120,7 +115,7 @@ impl Context {
         let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
         // SAFETY: `device` came from `cuDeviceGet`; `drop` releases it once.
         let context = unsafe { result::primary_ctx::retain(device) }?;
-        Ok(Self { device, context })
+        Ok(Self { device, context, abandoned: AtomicBool::new(false) })
     }
 
     /// The driver's number of its device.
@@ -133,8 +128,16 @@ impl Context {
         self.context
     }
 
+    /// Leaves all that was made in the context to the end of the process: it can be bound no more.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
     /// Makes it the calling thread's context.
     pub(super) fn bind(&self) -> Result<(), DriverError> {
+        if self.abandoned.load(Ordering::Acquire) {
+            return Err(DriverError(sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        }
         // SAFETY: the context is retained until `drop`.
         unsafe { result::ctx::set_current(self.context) }
     }
@@ -142,24 +145,10 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.abandoned.load(Ordering::Acquire) {
+            return;
+        }
         // SAFETY: retained once in `retain`; everything made in it holds an `Arc` of this and is gone.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
-}
-
-/// The newest CUDA there is a compiler of.
-const NEWEST_MAJOR: u32 = 13;
-
-/// The CUDA major version of the driver, whose kernels it loads; the newest one where there is no driver.
-pub fn driver_major() -> u32 {
-    let driver = if has_driver() { driver_version().ok().map(|version| version / 1000) } else { None };
-    driver.filter(|major| *major > 0).unwrap_or(NEWEST_MAJOR)
-}
-
-/// The CUDA version the driver supports, such as 13000.
-pub(super) fn driver_version() -> Result<u32, DriverError> {
-    let mut version = 0;
-    // SAFETY: writes one int.
-    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
-    Ok(u32::try_from(version).unwrap_or(0))
 }

@@ -58,14 +58,15 @@ pub enum CudaError {
     },
     /// No compiler was found.
     #[error(
-        "the CUDA run-time compiler (libnvrtc.so) was not found. Looked at: {}. Install it (`pip install {package}`) or name its path",
+        "the CUDA run-time compiler (libnvrtc.so) was not found, and nothing that was compiled before serves this card. Install it: {install}. \
+         Or name its path (--nvrtc). Looked at: {}",
         searched.join(", ")
     )]
     NoCompiler {
         /// All places that were tried.
         searched: Vec<String>,
-        /// The Python package that holds it.
-        package: &'static str,
+        /// How it is installed.
+        install: &'static str,
     },
     /// A compiler library could not be used.
     #[error("{}: {reason}", path.display())]
@@ -76,18 +77,59 @@ pub enum CudaError {
         reason: String,
     },
     /// Kernels did not compile.
-    #[error("the {module} kernels do not compile for sm_{arch}:\n{log}")]
+    #[error("the {module} kernels do not compile for {target}:\n{log}")]
     Compile {
         /// The module.
         module: String,
-        /// The architecture.
-        arch: u32,
+        /// What they were compiled for.
+        target: String,
         /// The compiler's messages.
         log: String,
     },
-    /// The kernel cache could not be written.
-    #[error("the kernel cache: {0}")]
-    Cache(#[from] std::io::Error),
+    /// PTX of a newer compiler than the driver knows.
+    #[error(
+        "{}: PTX of NVRTC {}.{} does not load in a driver of CUDA {}.{}. Name an older compiler (--nvrtc) or update the driver",
+        path.display(), version.0, version.1, driver.0, driver.1
+    )]
+    CompilerTooNew {
+        /// The library.
+        path: PathBuf,
+        /// Its version.
+        version: (u32, u32),
+        /// The driver's version.
+        driver: (u32, u32),
+    },
+    /// Kernels of another capability were asked for, which the card does not run.
+    #[error(
+        "a card of compute capability {}.{} does not run kernels for {}.{}: --kernels-for takes 75, 80, 86, 89 or 120 up to the card's own, and \
+         90 on a card of 9.0",
+        device / 10, device % 10, arch / 10, arch % 10
+    )]
+    NotOnThisCard {
+        /// The capability asked for.
+        arch: u32,
+        /// The card's.
+        device: u32,
+    },
+    /// The driver is older than what is called of it.
+    #[error(
+        "the NVIDIA driver is of CUDA {}.{}: CUDA {}.{} is needed (Linux driver 525.60.13 or newer). Update the driver, or use `--devices none` \
+         for the CPU", found.0, found.1, least.0, least.1
+    )]
+    OldDriver {
+        /// The CUDA version of the driver.
+        found: (u32, u32),
+        /// The least one.
+        least: (u32, u32),
+    },
+    /// The driver's library lacks a function.
+    #[error("the NVIDIA driver's library has no `{symbol}`. Install a driver of CUDA {}.{} or newer, or use `--devices none` for the CPU", least.0, least.1)]
+    IncompleteDriver {
+        /// The function.
+        symbol: &'static str,
+        /// The least driver.
+        least: (u32, u32),
+    },
     /// A compiled module lacks a kernel.
     #[error("the {module} kernels have no `{kernel}`: {reason}")]
     NoKernel {

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::result;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::compile::Built;
 use super::device::{Context, CudaDevice};
 use super::error::{CudaError, say, while_doing};
 use super::module::Module;
+use super::target::Form;
 
 /// The kernels of a card.
 pub(super) struct Kernels {
@@ -53,9 +54,26 @@ impl Grid {
     pub(super) fn row(blocks: usize, threads: u32) -> Self {
         Self { blocks: (small(blocks), 1, 1), threads, shared: 0 }
     }
+
+    /// Refuses more blocks than every GPU takes.
+    fn check(self) -> Result<(), String> {
+        let (x, y, z) = self.blocks;
+        if x <= MOST_IN_A_ROW && y <= MOST_ACROSS && z <= MOST_ACROSS {
+            return Ok(());
+        }
+        Err(format!(
+            "{x} x {y} x {z} blocks are more than a launch has: choose a smaller run.prompt.wave or fewer sequences"
+        ))
+    }
 }
 
-/// A count as the driver takes it; what does not fit is refused by the driver.
+/// Most blocks of a grid's first dimension.
+const MOST_IN_A_ROW: u32 = i32::MAX as u32;
+
+/// Most blocks of its second and third.
+pub(super) const MOST_ACROSS: u32 = 65_535;
+
+/// A count as the driver takes it; what does not fit is refused when it is launched.
 pub(super) fn small(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -74,7 +92,7 @@ macro_rules! arguments {
 pub(super) use arguments;
 
 impl Kernels {
-    /// Loads built modules into the context of `device`, which is current.
+    /// Loads built modules into the context that is current, for the device as its kernels see it.
     pub(super) fn load(context: &Arc<Context>, built: &[Built], device: &CudaDevice) -> Result<Self, CudaError> {
         let mut kernels = Self {
             context: Arc::clone(context),
@@ -84,9 +102,7 @@ impl Kernels {
         };
         for built in built {
             let doing = || format!("loading the {} kernels", built.module);
-            // SAFETY: the image is a whole CUBIN in memory; the driver copies it.
-            let module =
-                unsafe { result::module::load_data(built.cubin.as_ptr().cast()) }.map_err(while_doing(doing()))?;
+            let module = load_module(built)?;
             kernels.modules.push(module);
             for name in built.module.kernels(device.arch) {
                 let missing = |reason| CudaError::NoKernel { module: built.module.to_string(), kernel: name, reason };
@@ -106,7 +122,7 @@ impl Kernels {
         self.loaded.contains(&module)
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel. The outer error is a refusal, the inner one the driver's.
     ///
     /// # Safety
     /// `arguments` point to values of the kernel's parameter types, whose addresses the kernel may use until it has run.
@@ -117,10 +133,11 @@ impl Kernels {
         kernel: &'static str,
         grid: Grid,
         arguments: &mut [*mut c_void],
-    ) -> Result<(), String> {
+    ) -> Result<Result<(), DriverError>, String> {
         if grid.blocks.0 == 0 || grid.blocks.1 == 0 || grid.blocks.2 == 0 {
-            return Ok(());
+            return Ok(Ok(()));
         }
+        grid.check().map_err(|reason| format!("{kernel}: {reason}"))?;
         let function = self
             .functions
             .get(&(module, kernel))
@@ -145,15 +162,45 @@ impl Kernels {
         };
         // SAFETY: the function's module is loaded; the configuration and its attribute live until the call returns; the caller vouches for
         // the arguments.
-        unsafe {
+        let status = unsafe {
             sys::cuLaunchKernelEx(&raw const config, function.handle, arguments.as_mut_ptr(), std::ptr::null_mut())
-        }
-        .result()
-        .map_err(|error| format!("{kernel}: {}", say(error)))
+        };
+        Ok(status.result())
     }
 }
 
-fn allow_shared(function: sys::CUfunction, shared: usize) -> Result<(), result::DriverError> {
+/// Loads machine code, or has the driver compile PTX.
+fn load_module(built: &Built) -> Result<sys::CUmodule, CudaError> {
+    // PTX is a text that ends in zero.
+    let mut image = built.code.clone();
+    if built.target.form == Form::Ptx && image.last() != Some(&0) {
+        image.push(0);
+    }
+    let mut log = [0_u8; 4096];
+    use sys::CUjit_option_enum as J;
+    let mut options = [J::CU_JIT_ERROR_LOG_BUFFER, J::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is whole (its checksum was compared, or it was compiled just now) and is copied by the driver; the log has the size that
+    // its option says.
+    let status = unsafe {
+        sys::cuModuleLoadDataEx(
+            &raw mut module,
+            image.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    status.result().map(|()| module).map_err(|error| {
+        let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = String::from_utf8_lossy(text);
+        let doing = format!("loading the {} kernels for {}", built.module, built.target);
+        CudaError::Driver { doing, reason: format!("{} {}", say(error), text.trim()).trim_end().to_owned() }
+    })
+}
+
+fn allow_shared(function: sys::CUfunction, shared: usize) -> Result<(), DriverError> {
     use sys::CUfunction_attribute_enum as A;
     // SAFETY: the function's module is loaded.
     unsafe {
@@ -170,6 +217,21 @@ impl Drop for Kernels {
                 // SAFETY: loaded once; the card drained its streams before it dropped the kernels.
                 let _ = unsafe { result::module::unload(module) };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_that_no_gpu_takes_are_refused() {
+        let grid = |x, y, z| Grid { blocks: (x, y, z), threads: 32, shared: 0 };
+        assert!(grid(i32::MAX as u32, 65_535, 65_535).check().is_ok());
+        for beyond in [grid(u32::MAX, 1, 1), grid(1, 65_536, 1), grid(1, 1, 65_536), Grid::row(usize::MAX, 32)] {
+            let reason = beyond.check().unwrap_err();
+            assert!(reason.contains("blocks"), "{reason}");
         }
     }
 }

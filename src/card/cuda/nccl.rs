@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
@@ -16,6 +16,7 @@ use libloading::Library;
 
 use super::device::Context;
 use super::error::say;
+use super::line::Line;
 use super::nvrtc::pythons;
 use super::peer::Peer;
 use crate::card::{Wire, WireEnd};
@@ -130,16 +131,20 @@ impl Nccl {
 }
 
 /// A communicator's handle.
+#[derive(Clone, Copy)]
 struct Comm(Handle);
 
-// SAFETY: a handle may be used by any thread, by one at a time: each stands behind a lock.
+// SAFETY: a handle may be used by any thread: transfers come from one thread at a time, and an abort may come beside them.
 unsafe impl Send for Comm {}
 
 /// One GPU's rank. After the wire is made, only its card's stage thread uses the communicator; an abort may come from the other one.
 struct Rank {
     context: Arc<Context>,
-    comm: Mutex<Option<Comm>>,
+    comm: Line<Comm>,
 }
+
+/// How long an abort waits for a transfer that is being queued. One that blocks is freed by the abort.
+const QUEUEING: Duration = Duration::from_secs(1);
 
 struct Pair {
     nccl: &'static Nccl,
@@ -163,7 +168,7 @@ pub(super) fn join(peers: [&Peer; 2], limit: Duration) -> Result<[Wire; 2], Stri
         return Err("both cards are on one GPU, and NCCL takes a GPU only once".to_owned());
     }
     let nccl = nccl()?;
-    let rank = |context: &Arc<Context>| Rank { context: Arc::clone(context), comm: Mutex::default() };
+    let rank = |context: &Arc<Context>| Rank { context: Arc::clone(context), comm: Line::default() };
     let pair = Arc::new(Pair { nccl, ranks: [rank(from), rank(to)], cut: OnceLock::new() });
     let (tell, made) = mpsc::channel();
     let joining = move || {
@@ -187,12 +192,6 @@ pub(super) fn end(wire: &Wire, wanted: bool) -> Result<&End, String> {
     if end.sends == wanted { Ok(end) } else { Err("it is the wire's other end".to_owned()) }
 }
 
-impl Rank {
-    fn lock(&self) -> MutexGuard<'_, Option<Comm>> {
-        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Pair {
     /// Makes the communicator of both ranks.
     fn make(&self) -> Result<(), String> {
@@ -214,7 +213,7 @@ impl Pair {
         let ended = unsafe { (nccl.group_end)() };
         for (rank, handle) in self.ranks.iter().zip(handles) {
             if !handle.is_null() {
-                *rank.lock() = Some(Comm(handle));
+                rank.comm.open(Comm(handle));
             }
         }
         nccl.check(status).and_then(|()| nccl.check(ended)).map_err(|reason| format!("making a communicator: {reason}"))
@@ -231,12 +230,11 @@ impl Pair {
         for (number, ((rank, peer), stream)) in ends.enumerate() {
             let (other, call) = if number == 0 { (1, self.nccl.send) } else { (0, self.nccl.receive) };
             rank.context.bind().map_err(say)?;
-            if let Some(Comm(comm)) = &*rank.lock()
-                && status == SUCCESS
-            {
+            if status == SUCCESS {
                 let address = peer.arena.margin() as *const c_void;
-                // SAFETY: the communicator lives behind its lock; the arena outlives the stream, which is emptied below.
-                status = unsafe { call(address, BYTES, UINT8, other, *comm, stream.stream) };
+                // SAFETY: the communicator lives while its line is open; the arena outlives the stream, which is emptied below.
+                let transfer = |Comm(comm)| unsafe { call(address, BYTES, UINT8, other, comm, stream.stream) };
+                status = rank.comm.call(transfer).unwrap_or(SUCCESS);
             }
         }
         // SAFETY: ends the group that was started above.
@@ -250,10 +248,10 @@ impl Pair {
     fn abort(&self, by_sender: bool) {
         self.cut.get_or_init(|| by_sender);
         for rank in &self.ranks {
-            if let Some(Comm(comm)) = rank.lock().take()
+            if let Some(Comm(comm)) = rank.comm.close(QUEUEING)
                 && rank.context.bind().is_ok()
             {
-                // SAFETY: taken out of its lock: nobody uses the handle any more.
+                // SAFETY: closed: no call begins with the handle any more, and one that is blocked in it is what an abort ends.
                 let status = unsafe { (self.nccl.abort)(comm) };
                 if status != SUCCESS {
                     tracing::debug!("an NCCL communicator was not aborted: {}", self.nccl.say(status));
@@ -317,11 +315,10 @@ impl End {
         let [sender, receiver] = &pair.ranks;
         let (rank, other, call) =
             if self.sends { (sender, 1, pair.nccl.send) } else { (receiver, 0, pair.nccl.receive) };
-        let comm = rank.lock();
-        let Some(Comm(handle)) = &*comm else { return Err("the communicator was aborted".to_owned()) };
         rank.context.bind().map_err(say)?;
-        // SAFETY: the communicator lives behind the lock; the caller vouches for the memory.
-        let status = unsafe { call(address as *const c_void, bytes, UINT8, other, *handle, stream) };
+        // SAFETY: the communicator lives while its line is open; the caller vouches for the memory.
+        let queue = |Comm(comm)| unsafe { call(address as *const c_void, bytes, UINT8, other, comm, stream) };
+        let status = rank.comm.call(queue).ok_or("the communicator was aborted")?;
         pair.nccl.check(status)
     }
 }

@@ -6,18 +6,21 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 use super::error::CudaError;
+use super::target::Form;
 
 /// A loaded compiler.
 pub struct Nvrtc {
     library: Library,
     path: PathBuf,
     version: (u32, u32),
+    /// Kept open for the compiler, which looks for it by its bare name.
+    _builtins: Option<Library>,
 }
 
 /// What a compilation made.
 pub struct Compiled {
-    /// The device code.
-    pub cubin: Vec<u8>,
+    /// The device code, or the PTX.
+    pub code: Vec<u8>,
     /// The compiler's messages, with the resources of each kernel.
     pub log: String,
 }
@@ -56,8 +59,7 @@ impl Nvrtc {
                 place.display().to_string()
             });
         }
-        let package = if newest >= 13 { "nvidia-cuda-nvrtc" } else { "nvidia-cuda-nvrtc-cu12" };
-        Err(CudaError::NoCompiler { searched, package })
+        Err(CudaError::NoCompiler { searched, install: install(newest) })
     }
 
     /// Loads the compiler library `file`.
@@ -79,7 +81,7 @@ impl Nvrtc {
             }
         }
         let version = (u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0));
-        Ok(Self { library, path: file.to_owned(), version })
+        Ok(Self { library, path: file.to_owned(), version, _builtins: open_builtins(file, version) })
     }
 
     /// Where it was found.
@@ -92,11 +94,11 @@ impl Nvrtc {
         self.version
     }
 
-    /// Compiles to device code. May be called from several threads.
+    /// Compiles to device code or PTX, as the options' architecture says. May be called from several threads.
     ///
     /// # Errors
     /// The compiler's messages, or what it lacks.
-    pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, String> {
+    pub fn compile(&self, name: &str, source: &str, options: &[String], form: Form) -> Result<Compiled, String> {
         type Create = unsafe extern "C" fn(
             *mut Program,
             *const c_char,
@@ -130,14 +132,20 @@ impl Nvrtc {
         // SAFETY: `program` was made above, the options end in zero and outlive the call.
         let status = unsafe { compile(program, c_int::try_from(pointers.len()).unwrap_or(0), pointers.as_ptr()) };
         let log = self.bytes(program, b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0");
-        let cubin = self.bytes(program, b"nvrtcGetCUBINSize\0", b"nvrtcGetCUBIN\0");
+        let code = match form {
+            Form::Cubin => self.bytes(program, b"nvrtcGetCUBINSize\0", b"nvrtcGetCUBIN\0"),
+            Form::Ptx => self.bytes(program, b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0"),
+        };
         // SAFETY: made above, destroyed once.
         unsafe { destroy(&raw mut program) };
         let log = String::from_utf8_lossy(&log?).trim_end_matches('\0').to_owned();
         if status != 0 {
             return Err(format!("NVRTC error {status}\n{log}"));
         }
-        Ok(Compiled { cubin: cubin?, log })
+        match code? {
+            code if code.is_empty() => Err(format!("NVRTC made nothing\n{log}")),
+            code => Ok(Compiled { code, log }),
+        }
     }
 
     fn bytes(&self, program: Program, size: &[u8], get: &[u8]) -> Result<Vec<u8>, String> {
@@ -158,6 +166,18 @@ impl Nvrtc {
     }
 }
 
+/// The compiler's library of built-in functions. Some Python packages (13.0) lay it beside the compiler without a search path that leads there;
+/// once it is open, the loader knows its name.
+fn open_builtins(compiler: &Path, (major, minor): (u32, u32)) -> Option<Library> {
+    let folder = fs_err::canonicalize(compiler).ok()?.parent()?.to_owned();
+    let file = folder.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+    if !file.exists() {
+        return None;
+    }
+    // SAFETY: its initialisers have no preconditions.
+    unsafe { Library::new(&file) }.inspect_err(|error| tracing::debug!(%error, "{} does not load", file.display())).ok()
+}
+
 /// The library's file names in a folder, or on the loader's path for the empty one.
 fn candidates(place: &Path, newest: u32) -> Vec<PathBuf> {
     if place.extension().is_some() || place.is_file() {
@@ -166,6 +186,16 @@ fn candidates(place: &Path, newest: u32) -> Vec<PathBuf> {
     let mut names: Vec<String> = (12..=newest.max(12)).rev().map(|major| format!("libnvrtc.so.{major}")).collect();
     names.push("libnvrtc.so".to_owned());
     names.iter().map(|name| place.join(name)).collect()
+}
+
+/// How a compiler for a driver of this CUDA major version is installed.
+fn install(newest: u32) -> &'static str {
+    if newest >= 13 {
+        "`pip install 'nvidia-cuda-nvrtc<14'`, or `apt install cuda-nvrtc-13-0` from NVIDIA's repository; `nvidia-cuda-nvrtc-cu12` and \
+         `cuda-nvrtc-12-8` do as well"
+    } else {
+        "`pip install nvidia-cuda-nvrtc-cu12`, or `apt install cuda-nvrtc-12-8` from NVIDIA's repository (Debian 13: `libnvrtc12`)"
+    }
 }
 
 fn places(named: Option<&Path>) -> Vec<PathBuf> {

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 
 use super::device::Context;
@@ -54,9 +55,9 @@ impl Drop for Registered {
 }
 
 /// The address a device uses for page-locked host memory.
-pub(super) fn device_address(host: *mut u8) -> Result<u64, String> {
+pub(super) fn device_address(host: *mut u8) -> Result<u64, DriverError> {
     let mut address = 0;
     // SAFETY: writes one address; the driver refuses memory that is not registered.
-    unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, host.cast::<c_void>(), 0) }.result().map_err(say)?;
+    unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, host.cast::<c_void>(), 0) }.result()?;
     Ok(address)
 }

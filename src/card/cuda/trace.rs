@@ -97,7 +97,7 @@ impl Trace {
                 if result::event::query(ran.end).is_err() {
                     return true;
                 }
-                [ran.start, ran.end].map(|event| result::event::elapsed(self.base, event))
+                [ran.start, ran.end].map(|event| elapsed(self.base, event))
             };
             if let [Ok(start), Ok(end)] = times.map(|time| time.map(|ms| self.began + (f64::from(ms) * 1e6) as u64)) {
                 let track = Track::Stream(self.card, ran.on);
@@ -108,6 +108,17 @@ impl Trace {
             false
         });
     }
+}
+
+/// Milliseconds between two events that were passed. (The bindings would call a function that drivers have only since CUDA 12.8.)
+///
+/// # Safety
+/// Both events live.
+unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32, DriverError> {
+    let mut milliseconds = 0.0;
+    // SAFETY: writes one float; the caller vouches for the events.
+    unsafe { sys::cuEventElapsedTime(&raw mut milliseconds, from, to) }.result()?;
+    Ok(milliseconds)
 }
 
 /// An event that knows when it was passed.

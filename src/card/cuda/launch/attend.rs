@@ -163,7 +163,7 @@ impl Launch<'_> {
             let outside = || format!("{buf:?} has no {count} cells from {start}");
             let part = cells.at.part(start * bytes, count * bytes).ok_or_else(outside)?;
             let bring = |(offset, bytes)| {
-                let from = device_address(part.start().wrapping_add(offset))?;
+                let from = device_address(part.start().wrapping_add(offset)).map_err(|error| self.failed(error))?;
                 if from % 16 != 0 {
                     return Err(format!("cells of {buf:?} are not aligned to 16 bytes"));
                 }

@@ -2,13 +2,13 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 
 use super::super::bounce::Bounce;
-use super::super::error::say;
 use super::super::nccl::End;
 use super::super::page_lock::PIECE;
+use super::super::wait::{self, PATIENCE, Unended};
 use super::Launch;
 use crate::card::command::{CopyAcross, CopyIn, CopyOut, CopyWithin};
 use crate::card::{HostSpan, Span};
@@ -35,13 +35,14 @@ impl Launch<'_> {
         if let Some(bounce) = self.bounce.filter(|_| !from.buf().is_locked()) {
             return self.copy_through(bounce, from, address);
         }
+        // Before the first piece: where a later one is refused, this one is under way.
+        held.push(from.clone());
         for (offset, bytes) in pieces(from) {
             let host = from.start().wrapping_add(offset);
             // SAFETY: `host_copy` checked both sides; `held` keeps the host memory until the stream has passed the copy.
             let status = unsafe { sys::cuMemcpyHtoDAsync_v2(address + offset as u64, host.cast(), bytes, self.stream) };
             self.queued(status.result())?;
         }
-        held.push(from.clone());
         Ok(())
     }
 
@@ -51,17 +52,17 @@ impl Launch<'_> {
             return Err(format!("the host buffer `{}` is sealed", to.buf().what()));
         }
         let address = self.host_copy(to, from)?;
+        held.push(to.clone());
         for (offset, bytes) in pieces(to) {
             let host = to.start().wrapping_add(offset);
             // SAFETY: as in `copy_in`; the buffer is not sealed, so that nobody holds a slice of it.
             let status = unsafe { sys::cuMemcpyDtoHAsync_v2(host.cast(), address + offset as u64, bytes, self.stream) };
             self.queued(status.result())?;
         }
-        held.push(to.clone());
         if !to.buf().is_locked() {
             // The driver's own staging ends late: whoever reads this memory at a submission, as `copy_through` does, must find it written.
             // SAFETY: the stream lives as long as the card.
-            self.queued(unsafe { result::stream::synchronize(self.stream) })?;
+            unsafe { wait::stream(self.stream, PATIENCE) }.map_err(|unended| self.unended(unended))?;
         }
         Ok(())
     }
@@ -74,7 +75,7 @@ impl Launch<'_> {
         let bytes = unsafe { std::slice::from_raw_parts(from.start(), from.bytes()) };
         self.begun.set(self.begun.get() || !bytes.is_empty());
         // SAFETY: `host_copy` found as many bytes on the card.
-        unsafe { bounce.copy(bytes, to, self.stream) }.map_err(say)
+        unsafe { bounce.copy(bytes, to, self.stream) }.map_err(|unended| self.unended(unended))
     }
 
     pub(super) fn copy(&self, of: &CopyWithin) -> Result<(), String> {
@@ -136,8 +137,19 @@ impl Launch<'_> {
     }
 
     fn queued(&self, status: Result<(), DriverError>) -> Result<(), String> {
-        status.map_err(say)?;
+        status.map_err(|error| self.failed(error))?;
         self.begun.set(true);
         Ok(())
+    }
+
+    /// Notes a wait that failed.
+    fn unended(&self, unended: Unended) -> String {
+        match unended {
+            Unended::Driver(error) => self.failed(error),
+            Unended::Hung(_) => {
+                self.trouble.set(Some(unended));
+                "the device hangs".to_owned()
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The experts' FFN: of a prompt, grouped by expert in tiles of rows; of decode, entry by entry.
 
-use super::super::kernels::{Grid, arguments, int};
+use super::super::kernels::{Grid, MOST_ACROSS, arguments, int, small};
 use super::super::module::Module;
 use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS, check_count};
 use super::Launch;
@@ -220,41 +220,73 @@ impl Launch<'_> {
             experts.chunks(TABLE_EXPERTS).map(|part| self.table(part, layout)).collect::<Result<Vec<_>, String>>()?;
         let activation = activation_number(layout.activation);
         let [gate_at, up_at, down_at] = offsets.map(|offset| offset as u64);
-        let grid = |outputs: usize, shared: usize| {
-            let each = (outputs * entries / (WARPS * self.processors * 4)).clamp(1, 4);
-            let blocks = (outputs.div_ceil(WARPS * each) as u32, entries as u32, 1);
-            (Grid { blocks, threads: 256, shared }, int(each))
-        };
-        let ids = routed.ids;
         let (top_k, hidden_n, width_n) = (int(routing.top_k), int(hidden), int(width));
-        for table in &tables {
-            // Part 2 is gate and up in one; formats that differ take 0 and 1 in turn.
-            let passes: &[(QuantType, i32)] = if gate == up { &[(gate, 2)] } else { &[(gate, 0), (up, 1)] };
-            for (ty, part) in passes {
-                let (grid, each) = grid(hidden, vector_bytes(*ty, 1, width));
-                // SAFETY: (const float*, const u32*, int, ExpertTable, u64, u64, int, int, int, int, int, float*).
+        for (start, count) in row_blocks(routing.rows, routing.top_k) {
+            // A block of entries by itself, so that they fit a grid.
+            let (first, entries) = (start * routing.top_k, count * routing.top_k);
+            let grid = |outputs: usize, shared: usize| {
+                let each = (outputs * entries / (WARPS * self.processors * 4)).clamp(1, 4);
+                let blocks = (small(outputs.div_ceil(WARPS * each)), small(entries), 1);
+                (Grid { blocks, threads: 256, shared }, int(each))
+            };
+            let x = x + (start * width * 4) as u64;
+            let ids = routed.ids + (first * 4) as u64;
+            let h = h + (first * hidden * 4) as u64;
+            let slots = slots + (first * width * 4) as u64;
+            for table in &tables {
+                // Part 2 is gate and up in one; formats that differ take 0 and 1 in turn.
+                let passes: &[(QuantType, i32)] = if gate == up { &[(gate, 2)] } else { &[(gate, 0), (up, 1)] };
+                for (ty, part) in passes {
+                    let (grid, each) = grid(hidden, vector_bytes(*ty, 1, width));
+                    // SAFETY: (const float*, const u32*, int, ExpertTable, u64, u64, int, int, int, int, int, float*).
+                    unsafe {
+                        self.launch(
+                            Module::Weights(*ty),
+                            "experts_decode_in",
+                            grid,
+                            arguments![
+                                x, ids, top_k, *table, gate_at, up_at, *part, hidden_n, width_n, activation, each, h
+                            ],
+                        )
+                    }?;
+                }
+                let (grid, each) = grid(width, vector_bytes(down, 1, hidden));
+                // SAFETY: (const float*, const u32*, ExpertTable, u64, int, int, int, float*).
                 unsafe {
                     self.launch(
-                        Module::Weights(*ty),
-                        "experts_decode_in",
+                        Module::Weights(down),
+                        "experts_decode_out",
                         grid,
-                        arguments![
-                            x, ids, top_k, *table, gate_at, up_at, *part, hidden_n, width_n, activation, each, h
-                        ],
+                        arguments![h, ids, *table, down_at, hidden_n, width_n, each, slots],
                     )
                 }?;
             }
-            let (grid, each) = grid(width, vector_bytes(down, 1, hidden));
-            // SAFETY: (const float*, const u32*, ExpertTable, u64, int, int, int, float*).
-            unsafe {
-                self.launch(
-                    Module::Weights(down),
-                    "experts_decode_out",
-                    grid,
-                    arguments![h, ids, *table, down_at, hidden_n, width_n, each, slots],
-                )
-            }?;
         }
         Ok(())
+    }
+}
+
+/// Rows whose entries fit the second dimension of a grid: the first of each block, and how many.
+fn row_blocks(rows: usize, top_k: usize) -> impl Iterator<Item = (usize, usize)> {
+    let most = (MOST_ACROSS as usize / top_k.max(1)).max(1);
+    (0..rows).step_by(most).map(move |start| (start, most.min(rows - start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_decode_fit_a_grid_however_many_rows_there_are() {
+        for (rows, top_k) in [(0, 8), (1, 8), (8191, 8), (8192, 8), (65_535, 1), (65_536, 1), (1 << 20, 8), (5000, 32)]
+        {
+            let mut next = 0;
+            for (start, count) in row_blocks(rows, top_k) {
+                assert_eq!(start, next, "{rows} rows of {top_k}");
+                assert!(count > 0 && count * top_k <= 65_535, "{rows} rows of {top_k}: {count}");
+                next += count;
+            }
+            assert_eq!(next, rows);
+        }
     }
 }

@@ -17,15 +17,19 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
+use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 
 use super::arena::Arena;
 use super::bounce::Bounce;
 use super::device::Context;
+use super::error::say;
+use super::fault::is_of_the_call;
 use super::kernels::{Grid, Kernels};
 use super::module::Module;
 use super::nccl;
 use super::peer::Peers;
+use super::wait::Unended;
 use crate::card::command::Command;
 use crate::card::{HostSpan, Span};
 
@@ -46,6 +50,8 @@ pub(super) struct Launch<'a> {
     pub(super) shared: usize,
     /// Whether something of the command is queued.
     pub(super) begun: Cell<bool>,
+    /// What a driver call told that is no matter of this command: the card has failed.
+    pub(super) trouble: Cell<Option<Unended>>,
 }
 
 impl Launch<'_> {
@@ -108,8 +114,17 @@ impl Launch<'_> {
         arguments: &mut [*mut c_void],
     ) -> Result<(), String> {
         // SAFETY: the caller vouches for the arguments.
-        unsafe { self.kernels.launch(self.stream, module, kernel, grid, arguments) }?;
+        let status = unsafe { self.kernels.launch(self.stream, module, kernel, grid, arguments) }?;
+        status.map_err(|error| format!("{kernel}: {}", self.failed(error)))?;
         self.begun.set(true);
         Ok(())
+    }
+
+    /// The text of a driver's error, which is noted where the device has failed.
+    fn failed(&self, error: DriverError) -> String {
+        if !is_of_the_call(error) {
+            self.trouble.set(Some(Unended::Driver(error)));
+        }
+        say(error)
     }
 }

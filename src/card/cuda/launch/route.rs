@@ -43,7 +43,7 @@ impl Launch<'_> {
         let Routing { rows, experts, top_k, .. } = *routing;
         let to = self.routed(routing)?;
         let logits = self.words(logits, rows * experts, "the logits")?;
-        let set = routed.as_ref().map_or(Ok(0), |span| mapped(span, experts))?;
+        let set = routed.as_ref().map_or(Ok(0), |span| self.mapped(span, experts))?;
         let scores = match rule.scores {
             RouterScores::Softmax => 0_i32,
             RouterScores::Sigmoid => 1,
@@ -53,6 +53,8 @@ impl Launch<'_> {
         let grid = Grid::row(rows.div_ceil(8), 256);
         let group_grid = Grid::row(experts + 1, if entries > 4096 { 1024 } else { 256 });
         let (rows, experts, top_k, entries) = (int(rows), int(experts), int(top_k), int(entries));
+        // Before anything is queued: of what then fails, a part may run.
+        held.extend(routed.clone());
         // SAFETY: (const float*, int, int, int, int, int, float, u32*, float*).
         unsafe {
             self.launch(
@@ -66,21 +68,23 @@ impl Launch<'_> {
         unsafe {
             self.launch(Module::Base, "group", group_grid, arguments![to.ids, entries, experts, to.groups, set])
         }?;
-        held.extend(routed.clone());
         Ok(())
     }
-}
 
-/// The device's address of the mapped set.
-fn mapped(span: &HostSpan, experts: usize) -> Result<u64, String> {
-    if !span.buf().is_locked() {
-        return Err(format!("the host buffer `{}` must be page-locked to be written by a kernel", span.buf().what()));
+    /// The device's address of the mapped set.
+    fn mapped(&self, span: &HostSpan, experts: usize) -> Result<u64, String> {
+        if !span.buf().is_locked() {
+            return Err(format!(
+                "the host buffer `{}` must be page-locked to be written by a kernel",
+                span.buf().what()
+            ));
+        }
+        if span.bytes() < ExpertSet::bytes(experts) || !span.offset().is_multiple_of(8) {
+            return Err(format!(
+                "the set of {experts} experts needs {} bytes at a multiple of 8",
+                ExpertSet::bytes(experts)
+            ));
+        }
+        device_address(span.start()).map_err(|error| self.failed(error))
     }
-    if span.bytes() < ExpertSet::bytes(experts) || !span.offset().is_multiple_of(8) {
-        return Err(format!(
-            "the set of {experts} experts needs {} bytes at a multiple of 8",
-            ExpertSet::bytes(experts)
-        ));
-    }
-    device_address(span.start())
 }

@@ -8,44 +8,45 @@ use cudarc::driver::sys;
 
 use super::device::Context;
 use super::fault::Fault;
+use super::wait::{self, PATIENCE};
 use crate::card::{CardError, EventState, Stream};
 
 /// Driver events that nobody uses.
-pub(super) struct Marks {
+pub(super) struct Events {
     context: Arc<Context>,
     spare: Mutex<Vec<sys::CUevent>>,
 }
 
 // SAFETY: events are handles that the driver lets any thread use.
-unsafe impl Send for Marks {}
+unsafe impl Send for Events {}
 // SAFETY: as above.
-unsafe impl Sync for Marks {}
+unsafe impl Sync for Events {}
 
-impl Marks {
+impl Events {
     pub(super) fn new(context: &Arc<Context>) -> Arc<Self> {
         Arc::new(Self { context: Arc::clone(context), spare: Mutex::default() })
     }
 
-    /// Marks the end of what is queued on a stream; the context is current.
+    /// Records the end of what is queued on a stream; the context is current.
     pub(super) fn record(
         self: &Arc<Self>,
         stream: sys::CUstream,
         name: Stream,
         fault: &Arc<Fault>,
-    ) -> Result<Arc<Mark>, DriverError> {
+    ) -> Result<Arc<Recorded>, DriverError> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let event = match spare {
             Some(event) => event,
             None => result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?,
         };
-        let mark = Arc::new(Mark { marks: Arc::clone(self), event, name, fault: Arc::clone(fault) });
+        let recorded = Arc::new(Recorded { events: Arc::clone(self), event, name, fault: Arc::clone(fault) });
         // SAFETY: both handles belong to the current context and live.
         unsafe { result::event::record(event, stream) }?;
-        Ok(mark)
+        Ok(recorded)
     }
 }
 
-impl Drop for Marks {
+impl Drop for Events {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             for event in self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -57,19 +58,19 @@ impl Drop for Marks {
 }
 
 /// One recorded event.
-pub(super) struct Mark {
-    marks: Arc<Marks>,
+pub(super) struct Recorded {
+    events: Arc<Events>,
     event: sys::CUevent,
     name: Stream,
     fault: Arc<Fault>,
 }
 
-// SAFETY: as for `Marks`.
-unsafe impl Send for Mark {}
-// SAFETY: as for `Marks`.
-unsafe impl Sync for Mark {}
+// SAFETY: as for `Events`.
+unsafe impl Send for Recorded {}
+// SAFETY: as for `Events`.
+unsafe impl Sync for Recorded {}
 
-impl Mark {
+impl Recorded {
     pub(super) fn event(&self) -> sys::CUevent {
         self.event
     }
@@ -77,7 +78,7 @@ impl Mark {
     /// Whether it has been passed, or failed.
     pub(super) fn passed(&self) -> Result<bool, CardError> {
         self.fault.check()?;
-        self.marks.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
+        self.events.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
         // SAFETY: the event lives until `drop`.
         match unsafe { result::event::query(self.event) } {
             Ok(()) => Ok(true),
@@ -87,16 +88,16 @@ impl Mark {
     }
 }
 
-impl EventState for Mark {
+impl EventState for Recorded {
     fn finished(&self) -> Result<bool, CardError> {
         self.passed()
     }
 
     fn block(&self) -> Result<(), CardError> {
         self.fault.check()?;
-        self.marks.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
+        self.events.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
         // SAFETY: the event lives until `drop`.
-        unsafe { result::event::synchronize(self.event) }.map_err(|error| self.fault.lose(self.name, error))
+        unsafe { wait::event(self.event, PATIENCE) }.map_err(|unended| self.fault.unended(self.name, unended))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -104,8 +105,8 @@ impl EventState for Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for Recorded {
     fn drop(&mut self) {
-        self.marks.spare.lock().unwrap_or_else(PoisonError::into_inner).push(self.event);
+        self.events.spare.lock().unwrap_or_else(PoisonError::into_inner).push(self.event);
     }
 }
