@@ -63,19 +63,26 @@ fn describe(ordinal: usize) -> Result<CudaDevice, CudaError> {
     let processors = number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(doing())?;
     let shared = number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN).map_err(doing())? as usize;
     let name = result::device::get_name(device).map_err(doing())?;
-    let uuid = result::device::get_uuid(device).map_err(doing())?;
+    let uuid = uuid_bytes(device).map_err(doing())?;
     // SAFETY: `device` came from `cuDeviceGet`.
     let memory = unsafe { result::device::total_mem(device) }.map_err(doing())?;
     Ok(CudaDevice {
         ordinal,
         name,
-        uuid: uuid_text(&uuid.bytes.map(|b| b.cast_unsigned())),
+        uuid: uuid_text(&uuid),
         pci: pci_text(device).map_err(doing())?,
         arch: major * 10 + minor,
         memory: Bytes(memory as u64),
         processors,
         shared,
     })
+}
+
+fn uuid_bytes(device: sys::CUdevice) -> Result<[u8; 16], DriverError> {
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: writes 16 bytes.
+    unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) }.result()?;
+    Ok(uuid.bytes.map(|byte| byte.cast_unsigned()))
 }
 
 fn uuid_text(bytes: &[u8; 16]) -> String {
