@@ -98,7 +98,10 @@ impl Machine {
         std::fs::write(&rig, text).unwrap();
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/oracle/models/qwen3moe-f32.gguf");
         let mut command = self.aqueduct();
-        command.args(["run", "-m", model, "-t"]).arg(rig).args(["-p", "a b c", "-n", "4"]).args(options);
+        command.args(["run", "-m", model, "-p", "a b c", "-n", "4"]).args(options);
+        if !options.contains(&"-t") {
+            command.arg("-t").arg(rig);
+        }
         command
     }
 }
@@ -213,8 +216,9 @@ fn packaged_ptx_serves_where_there_is_no_compiler() {
     }
     assert_eq!(built(89, (12, 4)).unwrap(), 86);
     // The whole program, with the folder named.
-    let mut run = machine.run(&["--log", "info", "--nvrtc", "/nonexistent/libnvrtc.so", "--kernel-ptx"]);
-    let out = run.arg(&folder).output().unwrap();
+    let named = folder.to_str().unwrap();
+    let options = ["--log", "info", "--nvrtc", "/nonexistent/libnvrtc.so", "--kernel-ptx", named];
+    let out = machine.run(&options).output().unwrap();
     assert!(text(&out.stderr).contains("compute_86"), "{}", text(&out.stderr));
 }
 
@@ -255,6 +259,30 @@ fn a_driver_with_the_listed_functions_alone_is_enough() {
         assert!(out.status.success(), "{options:?}: {said}");
         let left = std::fs::read_to_string(machine.path("left")).unwrap();
         assert_eq!(left, "streams 0 events 0 modules 0 memory 0 hosts 0\n", "{options:?}");
+    }
+}
+
+#[test]
+fn two_cards_are_on_one_gpu_where_both_say_so() {
+    let machine = Machine::new();
+    let rig = |shared: [&str; 2]| {
+        let card = |i: usize| format!("    gpu{i}: {{index: 0, memory: 64 MiB, reserve: 0 B{}}}\n", shared[i]);
+        let text = format!(
+            "rig:\n  host: {{memory: 2 GiB, workers: 2}}\n  cards:\n{}{}run: {{context: 128}}\n",
+            card(0),
+            card(1)
+        );
+        let file = machine.path("two.yaml");
+        std::fs::write(&file, text).unwrap();
+        machine.run(&["-t", file.to_str().unwrap(), "--check-order"]).output().unwrap()
+    };
+    let yes = ", shared: true";
+    let out = rig([yes, yes]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    for shared in [["", ""], [yes, ""], ["", yes], [yes, ", shared: false"]] {
+        let out = rig(shared);
+        let said = text(&out.stderr);
+        assert!(!out.status.success() && said.contains("same GPU") && said.contains("shared: true"), "{said}");
     }
 }
 

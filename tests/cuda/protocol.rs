@@ -1,5 +1,7 @@
 //! Memory, copies, events, refusals.
 
+use std::time::{Duration, Instant};
+
 use aqueduct::card::command::{Command, CopyIn, CopyOut, CopyWithin, RmsNorm};
 use aqueduct::card::{Card, CardError, HostMemory, Stream};
 use aqueduct::units::Bytes;
@@ -97,4 +99,39 @@ fn refusals_name_the_reason_and_leave_the_card_usable() {
     let weight = rig.floats(&[1.0; 64]);
     rig.run(Command::RmsNorm(RmsNorm { x, weight, eps: 0.0, rows: 1, cols: 64, out: x }));
     assert_eq!(rig.read(&x), [1.0; 64]);
+}
+
+/// What the calling thread has computed for so far.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn a_thread_that_waits_long_gives_its_core_away() {
+    let Some(rig) = rig() else { return };
+    let bytes = 256 << 20;
+    let (a, b) = (rig.space(bytes), rig.space(bytes));
+    let wait = |copies: usize| {
+        (0..copies).for_each(|_| rig.run(CopyWithin { from: a, to: b }.into()));
+        let ended = rig.card.record(Stream::Compute).unwrap();
+        let (began, before) = (Instant::now(), thread_time());
+        rig.card.sync(&ended, WHY).unwrap();
+        (began.elapsed(), thread_time() - before)
+    };
+    let (mut waited, mut used) = (Duration::ZERO, Duration::ZERO);
+    while waited < Duration::from_millis(300) {
+        let (longer, more) = wait(400);
+        (waited, used) = (waited + longer, used + more);
+    }
+    println!("long waits: {waited:.1?}, of which the thread took {used:.1?}");
+    assert!(used < waited / 3, "{used:?} of {waited:?}");
+    let small = a.part(0, 4096);
+    let began = Instant::now();
+    for _ in 0..2000 {
+        rig.run(CopyWithin { from: small, to: b.part(0, 4096) }.into());
+        let ended = rig.card.record(Stream::Compute).unwrap();
+        rig.card.sync(&ended, WHY).unwrap();
+    }
+    println!("short waits: {:.1?} each, launch and all", began.elapsed() / 2000);
 }

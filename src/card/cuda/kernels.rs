@@ -78,9 +78,10 @@ pub(super) fn small(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// A count as kernels take it.
-pub(super) fn int(n: usize) -> i32 {
-    i32::try_from(n).unwrap_or(i32::MAX)
+/// A count as kernels take it; one that does not fit is refused, never another one.
+pub(super) fn int(n: usize) -> Result<i32, String> {
+    i32::try_from(n)
+        .map_err(|_| format!("{n} is more than kernels count: choose a smaller run.prompt.wave or run.context"))
 }
 
 /// Pointers to a kernel's arguments, which live until the launch has returned.
@@ -205,7 +206,7 @@ fn allow_shared(function: sys::CUfunction, shared: usize) -> Result<(), DriverEr
     // SAFETY: the function's module is loaded.
     unsafe {
         let fixed = result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        let most = int(shared) - fixed;
+        let most = i32::try_from(shared).unwrap_or(i32::MAX) - fixed;
         result::function::set_function_attribute(function, A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
     }
 }
@@ -224,6 +225,13 @@ impl Drop for Kernels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_refused_and_not_cut() {
+        assert_eq!(int(i32::MAX as usize), Ok(i32::MAX));
+        let reason = int(1 << 31).unwrap_err();
+        assert!(reason.contains("2147483648"), "{reason}");
+    }
 
     #[test]
     fn grids_that_no_gpu_takes_are_refused() {

@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::super::kernels::{Grid, arguments, int};
+use super::super::kernels::{Grid, arguments, int, small};
 use super::super::module::{DECODE_HEADS, GROUP, Module, PromptBlock, TensorKv, decode_shared, general_shared};
 use super::super::page_lock::device_address;
 use super::Launch;
@@ -170,7 +170,7 @@ impl Launch<'_> {
                 Ok(Bring { from, to: work.room + offset as u64, bytes })
             };
             let mut table = table(layout);
-            table.span[0] = CellSpan { at: work.room, first: int(cells.first + start), count: int(count) };
+            table.span[0] = CellSpan { at: work.room, first: int(cells.first + start)?, count: int(count)? };
             table.spans = 1;
             passes.push(Pass { bring: pieces(&part).map(bring).collect::<Result<_, _>>()?, cells: table });
         }
@@ -198,7 +198,7 @@ impl Launch<'_> {
                 }
                 end = cells.first + cells.count;
                 let at = self.wide(&cells.at, cells.count * bytes, "the cells")?;
-                *slot = CellSpan { at, first: int(cells.first), count: int(cells.count) };
+                *slot = CellSpan { at, first: int(cells.first)?, count: int(cells.count)? };
                 table.spans += 1;
             }
             tables.push(Pass { bring: Vec::new(), cells: table });
@@ -209,12 +209,12 @@ impl Launch<'_> {
     fn attend_prompt(&self, of: &Attend, at: At, cells: &CellTable) -> Result<(), String> {
         let shape = &of.shape;
         let At { q, state, out, resume } = at;
-        let (rows, first) = (int(of.rows), int(of.first));
-        if let Some((module, heads)) = self.tensor_heads(of) {
+        let (rows, first) = (int(of.rows)?, int(of.first)?);
+        if let Some((module, heads)) = self.tensor_heads(of)? {
             let kv = if of.layout.kind == KvType::Int8 { TensorKv::Int8 } else { TensorKv::F16 };
             let block = PromptBlock::of(shape.head_dim, kv, self.arch);
             let grid = Grid {
-                blocks: (shape.heads as u32, of.rows.div_ceil(block.rows) as u32, 1),
+                blocks: (small(shape.heads), small(of.rows.div_ceil(block.rows)), 1),
                 threads: block.threads,
                 shared: block.shared,
             };
@@ -229,9 +229,9 @@ impl Launch<'_> {
             };
         }
         self.need(Module::Attention)?;
-        let heads = general(shape, of.layout.kind);
+        let heads = general(shape, of.layout.kind)?;
         let grid = Grid {
-            blocks: (of.rows as u32, head_blocks(shape, GROUP), 1),
+            blocks: (small(of.rows), head_blocks(shape, GROUP), 1),
             threads: 128,
             shared: general_shared(shape.head_dim, shape.value_dim),
         };
@@ -242,17 +242,18 @@ impl Launch<'_> {
     }
 
     /// The tensor-core kernels for these heads, if they were loaded.
-    fn tensor_heads(&self, of: &Attend) -> Option<(Module, PromptHeads)> {
-        let module = Module::for_attention(&of.shape, of.layout.kind, self.arch)?;
+    fn tensor_heads(&self, of: &Attend) -> Result<Option<(Module, PromptHeads)>, String> {
+        let Some(module) = Module::for_attention(&of.shape, of.layout.kind, self.arch) else { return Ok(None) };
         let AttentionShape { heads, kv_heads, scale, .. } = of.shape;
-        self.kernels.has(module).then_some((module, PromptHeads { heads: int(heads), kv_heads: int(kv_heads), scale }))
+        let heads = PromptHeads { heads: int(heads)?, kv_heads: int(kv_heads)?, scale };
+        Ok(self.kernels.has(module).then_some((module, heads)))
     }
 
     /// As many tiles at a time as the work memory holds the results of.
     fn attend_decode(&self, of: &Attend, at: At, cells: &CellTable, results: u64, most: usize) -> Result<(), String> {
         let shape = &of.shape;
-        let heads = general(shape, of.layout.kind);
-        let tensor = self.tensor_heads(of);
+        let heads = general(shape, of.layout.kind)?;
+        let tensor = self.tensor_heads(of)?;
         let first_cell = cells.span.first().map_or(0, |span| span.first as usize);
         let end = cells
             .span
@@ -263,17 +264,17 @@ impl Launch<'_> {
             .unwrap_or(0);
         let begin = first_cell / ATTENTION_TILE;
         let end = end.min(of.first + of.rows).div_ceil(ATTENTION_TILE).max(begin);
-        let first = int(of.first);
+        let first = int(of.first)?;
         let At { q, state, out, mut resume } = at;
         let mut tile = begin;
         loop {
             let count = most.min(end - tile);
             let last = tile + count == end;
             let to = if last { out } else { 0 };
-            let (start, tiles) = (int(tile), int(count));
+            let (start, tiles) = (int(tile)?, int(count)?);
             if let Some((module, heads)) = tensor {
                 let grid = Grid {
-                    blocks: (count as u32, head_blocks(shape, DECODE_HEADS), of.rows as u32),
+                    blocks: (small(count), head_blocks(shape, DECODE_HEADS), small(of.rows)),
                     threads: 128,
                     shared: decode_shared(shape.head_dim),
                 };
@@ -288,7 +289,7 @@ impl Launch<'_> {
                 }?;
             } else {
                 let grid = Grid {
-                    blocks: (count as u32, head_blocks(shape, GROUP), of.rows as u32),
+                    blocks: (small(count), head_blocks(shape, GROUP), small(of.rows)),
                     threads: 128,
                     shared: general_shared(shape.head_dim, shape.value_dim),
                 };
@@ -302,7 +303,7 @@ impl Launch<'_> {
                     )
                 }?;
             }
-            let grid = Grid { blocks: (shape.heads as u32, of.rows as u32, 1), threads: 128, shared: 0 };
+            let grid = Grid { blocks: (small(shape.heads), small(of.rows), 1), threads: 128, shared: 0 };
             // SAFETY: (const float*, Heads, Cells, int, int, int, int, float*, float*).
             unsafe {
                 self.launch(
@@ -331,18 +332,18 @@ fn table(layout: &CellLayout) -> CellTable {
     }
 }
 
-fn general(shape: &AttentionShape, kind: KvType) -> Heads {
-    Heads {
+fn general(shape: &AttentionShape, kind: KvType) -> Result<Heads, String> {
+    Ok(Heads {
         kind: kv_number(kind),
-        heads: int(shape.heads),
-        kv_heads: int(shape.kv_heads),
-        head_dim: int(shape.head_dim),
-        value_dim: int(shape.value_dim),
+        heads: int(shape.heads)?,
+        kv_heads: int(shape.kv_heads)?,
+        head_dim: int(shape.head_dim)?,
+        value_dim: int(shape.value_dim)?,
         scale: shape.scale,
-    }
+    })
 }
 
 /// Blocks that together take all heads, at most `most` with one key head each.
 fn head_blocks(shape: &AttentionShape, most: usize) -> u32 {
-    (shape.kv_heads * (shape.heads / shape.kv_heads).div_ceil(most)) as u32
+    small(shape.kv_heads * (shape.heads / shape.kv_heads).div_ceil(most))
 }

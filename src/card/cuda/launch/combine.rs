@@ -30,7 +30,7 @@ impl Launch<'_> {
         out: u64,
     ) -> Result<(), String> {
         let grid = Grid::row(routing.rows, 256);
-        let (top_k, first, cols, width) = (int(routing.top_k), int(first), int(cols), int(width));
+        let (top_k, first, cols, width) = (int(routing.top_k)?, int(first)?, int(cols)?, int(width)?);
         let Routed { ids, weights, .. } = routed;
         // SAFETY: (const u32*, const float*, int, const float*, const float*, Members, int, int, int, float*).
         unsafe {

@@ -118,7 +118,7 @@ impl Launch<'_> {
     }
 
     fn plan_tiles(&self, of: &Prompt<'_>) -> Result<(), String> {
-        let rows = int(of.size.rows());
+        let rows = int(of.size.rows())?;
         let (groups, table, tiles) = (of.routed.groups, &of.table, of.tiles);
         // SAFETY: (const u32*, ExpertTable, int, u32*).
         unsafe { self.launch(Module::Base, "plan_tiles", Grid::row(1, 256), arguments![groups, *table, rows, tiles]) }
@@ -139,7 +139,7 @@ impl Launch<'_> {
         let Rows { at, restore, stride } = x;
         let Routed { groups, list, .. } = of.routed;
         let (gate, up) = (gate as u64, up as u64);
-        let (stride, top_k, hidden, width) = (int(stride), int(of.routing.top_k), int(hidden), int(width));
+        let (stride, top_k, hidden, width) = (int(stride)?, int(of.routing.top_k)?, int(hidden)?, int(width)?);
         // SAFETY: (const void*, int, const float*, const u32*, const u32*, int, ExpertTable, const u32*, u64, u64, int, int, int,
         // float*).
         unsafe {
@@ -156,9 +156,9 @@ impl Launch<'_> {
     }
 
     fn gate_rows(&self, of: &Prompt<'_>, products: u64, inner: Rows) -> Result<(), String> {
-        let tile_rows = int(of.size.rows());
-        let hidden = int(of.layout.hidden);
-        let stride = int(inner.stride);
+        let tile_rows = int(of.size.rows())?;
+        let hidden = int(of.layout.hidden)?;
+        let stride = int(inner.stride)?;
         let activation = activation_number(of.layout.activation);
         let (halves, floats) = if inner.restore == 0 { (0_u64, inner.at) } else { (inner.at, 0_u64) };
         let restore = inner.restore;
@@ -168,7 +168,7 @@ impl Launch<'_> {
             self.launch(
                 Module::Base,
                 "gate_rows",
-                Grid { blocks: (of.most as u32, of.size.rows() as u32 / 8, 1), threads: 256, shared: 0 },
+                Grid { blocks: (small(of.most), small(of.size.rows() / 8), 1), threads: 256, shared: 0 },
                 arguments![
                     groups, of.table, tile_rows, of.tiles, products, hidden, stride, activation, halves, restore,
                     floats
@@ -184,7 +184,7 @@ impl Launch<'_> {
         let Rows { at, restore, stride } = inner;
         let Routed { groups, list, .. } = of.routed;
         let down = down as u64;
-        let (stride, hidden, first, cols) = (int(stride), int(hidden), int(first), int(cols));
+        let (stride, hidden, first, cols) = (int(stride)?, int(hidden)?, int(first)?, int(cols)?);
         // SAFETY: (const void*, int, const float*, const u32*, const u32*, ExpertTable, const u32*, u64, int, int, int, float*).
         unsafe {
             self.launch(
@@ -198,7 +198,7 @@ impl Launch<'_> {
 
     fn product_grid(&self, of: &Prompt<'_>, ty: QuantType, across: usize) -> Grid {
         let ProductBlock { threads, shared } = ProductBlock::of(ty, of.size, self.arch);
-        Grid { blocks: (across as u32, of.most as u32, 1), threads, shared }
+        Grid { blocks: (small(across), small(of.most), 1), threads, shared }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one command, taken apart")]
@@ -220,14 +220,14 @@ impl Launch<'_> {
             experts.chunks(TABLE_EXPERTS).map(|part| self.table(part, layout)).collect::<Result<Vec<_>, String>>()?;
         let activation = activation_number(layout.activation);
         let [gate_at, up_at, down_at] = offsets.map(|offset| offset as u64);
-        let (top_k, hidden_n, width_n) = (int(routing.top_k), int(hidden), int(width));
+        let (top_k, hidden_n, width_n) = (int(routing.top_k)?, int(hidden)?, int(width)?);
         for (start, count) in row_blocks(routing.rows, routing.top_k) {
             // A block of entries by itself, so that they fit a grid.
             let (first, entries) = (start * routing.top_k, count * routing.top_k);
             let grid = |outputs: usize, shared: usize| {
                 let each = (outputs * entries / (WARPS * self.processors * 4)).clamp(1, 4);
                 let blocks = (small(outputs.div_ceil(WARPS * each)), small(entries), 1);
-                (Grid { blocks, threads: 256, shared }, int(each))
+                Ok::<_, String>((Grid { blocks, threads: 256, shared }, int(each)?))
             };
             let x = x + (start * width * 4) as u64;
             let ids = routed.ids + (first * 4) as u64;
@@ -237,7 +237,7 @@ impl Launch<'_> {
                 // Part 2 is gate and up in one; formats that differ take 0 and 1 in turn.
                 let passes: &[(QuantType, i32)] = if gate == up { &[(gate, 2)] } else { &[(gate, 0), (up, 1)] };
                 for (ty, part) in passes {
-                    let (grid, each) = grid(hidden, vector_bytes(*ty, 1, width));
+                    let (grid, each) = grid(hidden, vector_bytes(*ty, 1, width))?;
                     // SAFETY: (const float*, const u32*, int, ExpertTable, u64, u64, int, int, int, int, int, float*).
                     unsafe {
                         self.launch(
@@ -250,7 +250,7 @@ impl Launch<'_> {
                         )
                     }?;
                 }
-                let (grid, each) = grid(width, vector_bytes(down, 1, hidden));
+                let (grid, each) = grid(width, vector_bytes(down, 1, hidden))?;
                 // SAFETY: (const float*, const u32*, ExpertTable, u64, int, int, int, float*).
                 unsafe {
                     self.launch(

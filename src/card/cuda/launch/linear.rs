@@ -1,6 +1,6 @@
 //! Dense products.
 
-use super::super::kernels::{Grid, arguments, int};
+use super::super::kernels::{Grid, arguments, int, small};
 use super::super::module::Module;
 use super::super::product::{ProductBlock, ProductTile, TILE_OUTPUTS, check_count};
 use super::Launch;
@@ -73,7 +73,7 @@ impl Launch<'_> {
                 weight: self.wide(&weight.at, weight_bytes(weight.ty, weight.rows, cols)?, "a weight")?,
                 bias: part.bias.map_or(Ok(0), |bias| self.words(&bias, weight.rows, "a bias"))?,
                 out: self.words(&part.out, rows * weight.rows, "an output")?,
-                outputs: int(weight.rows),
+                outputs: int(weight.rows)?,
                 first_tile: 0,
             };
             self.need(Module::Weights(weight.ty))?;
@@ -122,12 +122,12 @@ impl Launch<'_> {
         parts: &Parts,
     ) -> Result<(), String> {
         let mut parts = *parts;
-        let across = tile(&mut parts, TILE_OUTPUTS);
+        let across = tile(&mut parts, TILE_OUTPUTS)?;
         let size = ProductTile::for_linear(rows, across, ty, self.arch, self.processors);
         let kernel = size.linear();
         let ProductBlock { threads, shared } = ProductBlock::of(ty, size, self.arch);
-        let grid = Grid { blocks: (across as u32, rows.div_ceil(size.rows()) as u32, 1), threads, shared };
-        let (stride, rows, cols) = (int(stride), int(rows), int(cols));
+        let grid = Grid { blocks: (small(across), small(rows.div_ceil(size.rows())), 1), threads, shared };
+        let (stride, rows, cols) = (int(stride)?, int(rows)?, int(cols)?);
         // SAFETY: (const void*, int, const float*, int, int, Parts).
         unsafe { self.launch(Module::Weights(ty), kernel, grid, arguments![x, stride, restore, rows, cols, parts]) }
     }
@@ -147,14 +147,14 @@ impl Launch<'_> {
         for start in (0..rows).step_by(most) {
             let count = most.min(rows - start);
             let mut parts = *parts;
-            let across = tile(&mut parts, WARPS * each);
+            let across = tile(&mut parts, WARPS * each)?;
             for part in parts.part.iter_mut().take(parts.count as usize) {
                 part.out += (start * part.outputs as usize * 4) as u64;
             }
             let kernel = if count == 1 { "linear_decode_1" } else { "linear_decode_8" };
             let grid = Grid { shared: vector_bytes(ty, count, cols), ..Grid::row(across, 256) };
             let from = x + (start * cols * 4) as u64;
-            let (count, cols, each) = (int(count), int(cols), int(each));
+            let (count, cols, each) = (int(count)?, int(cols)?, int(each)?);
             // SAFETY: (const float*, int, int, int, Parts).
             unsafe { self.launch(Module::Weights(ty), kernel, grid, arguments![from, count, cols, each, parts]) }?;
         }
@@ -170,11 +170,11 @@ fn push(parts: &mut Parts, part: Part) {
 }
 
 /// Numbers the tiles of `outputs` outputs over the parts, and counts them.
-fn tile(parts: &mut Parts, outputs: usize) -> usize {
+fn tile(parts: &mut Parts, outputs: usize) -> Result<usize, String> {
     let mut tiles = 0;
     for part in parts.part.iter_mut().take(parts.count as usize) {
-        part.first_tile = int(tiles);
+        part.first_tile = int(tiles)?;
         tiles += (part.outputs as usize).div_ceil(outputs);
     }
-    tiles
+    Ok(tiles)
 }

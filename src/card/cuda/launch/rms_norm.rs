@@ -17,7 +17,7 @@ impl Launch<'_> {
                 return Err("rows of this kind must be aligned to 16 bytes".to_owned());
             }
             let grid = Grid::row(rows.div_ceil(8), 256);
-            let (rows, cols) = (int(rows), int(cols));
+            let (rows, cols) = (int(rows)?, int(cols)?);
             // SAFETY: (const float*, const float*, float, int, int, float*).
             return unsafe {
                 self.launch(Module::Base, "rms_norm_short", grid, arguments![from, weight, eps, rows, cols, out])
@@ -25,7 +25,7 @@ impl Launch<'_> {
         }
         let threads = cols.div_ceil(4).next_multiple_of(32).clamp(32, 512);
         let grid = Grid::row(rows, threads as u32);
-        let cols = int(cols);
+        let cols = int(cols)?;
         // SAFETY: (const float*, const float*, float, int, float*).
         unsafe { self.launch(Module::Base, "rms_norm", grid, arguments![from, weight, eps, cols, out]) }
     }

@@ -27,7 +27,7 @@ impl Launch<'_> {
         }
         let neox = i32::from(rope.kind == RopeKind::Neox);
         let grid = Grid::row(rows, 256);
-        let (heads, head_dim, rotated, first) = (int(heads), int(head_dim), int(rope.rotated), int(first));
+        let (heads, head_dim, rotated, first) = (int(heads)?, int(head_dim)?, int(rope.rotated)?, int(first)?);
         // SAFETY: (float*, int, int, int, int, int, Frequencies).
         unsafe {
             self.launch(Module::Base, "rope", grid, arguments![at, heads, head_dim, rotated, first, neox, frequencies])

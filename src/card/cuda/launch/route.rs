@@ -52,7 +52,7 @@ impl Launch<'_> {
         let (normalise, scale) = (i32::from(rule.normalise), rule.scale);
         let grid = Grid::row(rows.div_ceil(8), 256);
         let group_grid = Grid::row(experts + 1, if entries > 4096 { 1024 } else { 256 });
-        let (rows, experts, top_k, entries) = (int(rows), int(experts), int(top_k), int(entries));
+        let (rows, experts, top_k, entries) = (int(rows)?, int(experts)?, int(top_k)?, int(entries)?);
         // Before anything is queued: of what then fails, a part may run.
         held.extend(routed.clone());
         // SAFETY: (const float*, int, int, int, int, int, float, u32*, float*).

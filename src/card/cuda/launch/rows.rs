@@ -14,7 +14,7 @@ impl Launch<'_> {
         restore: u64,
     ) -> Result<(), String> {
         let grid = Grid::row(rows, 256);
-        let (cols, stride) = (int(cols), int(stride));
+        let (cols, stride) = (int(cols)?, int(stride)?);
         // SAFETY: (const float*, int, int, u16*, float*).
         unsafe { self.launch(Module::Base, "rows_to_halves", grid, arguments![x, cols, stride, halves, restore]) }
     }

@@ -24,10 +24,10 @@ impl Launch<'_> {
         let at = self.wide(&cells.at, count * layout.cell_bytes(), "the cells")?;
         let kind = kv_number(layout.kind);
         let grid = Grid::row((count * layout.kv_heads * 2).div_ceil(8), 256);
-        let (count, heads) = (int(count), int(layout.kv_heads));
-        let (head_dim, value_dim) = (int(layout.head_dim), int(layout.value_dim));
-        let (values, scales) = (int(layout.value_offset()), int(layout.scales_offset()));
-        let bytes = int(layout.cell_bytes());
+        let (count, heads) = (int(count)?, int(layout.kv_heads)?);
+        let (head_dim, value_dim) = (int(layout.head_dim)?, int(layout.value_dim)?);
+        let (values, scales) = (int(layout.value_offset())?, int(layout.scales_offset())?);
+        let bytes = int(layout.cell_bytes())?;
         // SAFETY: (const float*, const float*, u8*, int, int, int, int, int, u32, u32, u32).
         unsafe {
             self.launch(
