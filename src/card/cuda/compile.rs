@@ -88,13 +88,13 @@ impl Compiler {
         }
         let own = Target::cubin(device);
         match self.build(own, &modules(device)) {
-            Err(error @ CudaError::NoCompiler { .. }) => self.from_package(device, modules).ok_or(error),
+            Err(error @ CudaError::NoCompiler { .. }) => self.packaged(device, modules).ok_or(error),
             built => Ok((own, built?)),
         }
     }
 
     /// What a release carries for a card: all modules of one capability.
-    fn from_package(&self, device: u32, modules: impl Fn(u32) -> Vec<Module>) -> Option<(Target, Vec<Built>)> {
+    fn packaged(&self, device: u32, modules: impl Fn(u32) -> Vec<Module>) -> Option<(Target, Vec<Built>)> {
         let folder = Folder(self.settings.packaged.clone()?);
         let targets = PACKAGED.map(Target::ptx).into_iter().filter(|target| target.runs_on(device));
         let mut complete = targets.filter_map(|target| {
