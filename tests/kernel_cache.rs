@@ -22,7 +22,7 @@ fn library(source: &Path, to: &Path, options: &[String]) {
 /// A compiler library of a version, with its builtins beside it.
 fn compiler(folder: &Path, (major, minor): (u32, u32)) -> PathBuf {
     let empty = folder.join("empty.c");
-    std::fs::write(&empty, "int nothing;\n").unwrap();
+    fs_err::write(&empty, "int nothing;\n").unwrap();
     library(&empty, &folder.join(format!("libnvrtc-builtins.so.{major}.{minor}")), &[]);
     let file = folder.join(format!("libnvrtc.so.{major}"));
     let options = [format!("-DMAJOR={major}"), format!("-DMINOR={minor}"), "-ldl".to_owned()];
@@ -32,13 +32,13 @@ fn compiler(folder: &Path, (major, minor): (u32, u32)) -> PathBuf {
 
 /// A driver library with all that the program calls but for what it `lacks`.
 fn driver(folder: &Path, lacks: &str) {
-    let own = std::fs::read_to_string(Path::new(SOURCES).join("driver.c")).unwrap();
+    let own = fs_err::read_to_string(Path::new(SOURCES).join("driver.c")).unwrap();
     let mut source = own.replace(&format!("int {lacks}("), "static inline int lacking(");
     for symbol in SYMBOLS.iter().filter(|symbol| **symbol != lacks && !own.contains(&format!("int {symbol}("))) {
         source += &format!("int {symbol}(void) {{ return 0; }}\n");
     }
     let file = folder.join("driver.c");
-    std::fs::write(&file, source).unwrap();
+    fs_err::write(&file, source).unwrap();
     library(&file, &folder.join("libcuda.so"), &[]);
 }
 
@@ -76,14 +76,14 @@ impl Machine {
 
     /// Modules that were compiled since it was asked last.
     fn compiled(&self) -> usize {
-        let calls = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
-        let _ = std::fs::remove_file(self.path("calls"));
+        let calls = fs_err::read_to_string(self.path("calls")).unwrap_or_default();
+        let _ = fs_err::remove_file(self.path("calls"));
         calls.lines().count()
     }
 
     fn entries(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> =
-            std::fs::read_dir(self.path("kernels")).unwrap().map(|entry| entry.unwrap().path()).collect();
+            fs_err::read_dir(self.path("kernels")).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         files
     }
@@ -95,7 +95,7 @@ impl Machine {
     fn run(&self, options: &[&str]) -> Command {
         let rig = self.path("rig.yaml");
         let text = "rig:\n  host: {memory: 2 GiB, workers: 2}\n  cards:\n    gpu0: {memory: 64 MiB, reserve: 0 B}\nrun: {context: 128}\n";
-        std::fs::write(&rig, text).unwrap();
+        fs_err::write(&rig, text).unwrap();
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/oracle/models/qwen3moe-f32.gguf");
         let mut command = self.aqueduct();
         command.args(["run", "-m", model, "-p", "a b c", "-n", "4"]).args(options);
@@ -118,16 +118,16 @@ fn damaged_entries_are_built_again_and_whole_ones_are_not() {
     let all = Module::all(86).len();
     let entries = machine.entries();
     assert_eq!((machine.compiled(), entries.len()), (all, all));
-    std::fs::write(&entries[0], b"").unwrap();
-    let whole = std::fs::read(&entries[1]).unwrap();
-    std::fs::write(&entries[1], &whole[..whole.len() / 2]).unwrap();
-    let mut flipped = std::fs::read(&entries[2]).unwrap();
+    fs_err::write(&entries[0], b"").unwrap();
+    let whole = fs_err::read(&entries[1]).unwrap();
+    fs_err::write(&entries[1], &whole[..whole.len() / 2]).unwrap();
+    let mut flipped = fs_err::read(&entries[2]).unwrap();
     *flipped.last_mut().unwrap() ^= 1;
-    std::fs::write(&entries[2], &flipped).unwrap();
-    std::fs::remove_file(&entries[3]).unwrap();
+    fs_err::write(&entries[2], &flipped).unwrap();
+    fs_err::remove_file(&entries[3]).unwrap();
     assert!(machine.kernels().status.success());
     assert_eq!(machine.compiled(), 4);
-    assert_eq!(std::fs::read(&entries[1]).unwrap(), whole);
+    assert_eq!(fs_err::read(&entries[1]).unwrap(), whole);
     assert!(machine.kernels().status.success());
     assert_eq!((machine.compiled(), machine.entries()), (0, entries));
 }
@@ -187,7 +187,7 @@ fn packaged_ptx_serves_where_there_is_no_compiler() {
     let out = machine.aqueduct().arg("kernels").arg("--ptx").arg(&folder).output().unwrap();
     assert!(out.status.success(), "{}", text(&out.stderr));
     let made: usize = PACKAGED.iter().map(|arch| Module::all(*arch).len()).sum();
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), made);
+    assert_eq!(fs_err::read_dir(&folder).unwrap().count(), made);
     let nowhere = machine.path("nowhere");
     let settings = |packaged: &Path| CompilerSettings {
         nvrtc: Some(nowhere.clone()),
@@ -209,9 +209,9 @@ fn packaged_ptx_serves_where_there_is_no_compiler() {
     let told = Compiler::new(settings(&nowhere), (13, 0)).build(Target::cubin(86), &[Module::Base]).err().unwrap();
     assert!(told.to_string().contains("nvidia-cuda-nvrtc<14"), "{told}");
     // Damage is seen here, too; another capability's kernels serve.
-    for entry in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+    for entry in fs_err::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.to_str().unwrap().contains("compute_89") {
-            std::fs::write(entry, b"half").unwrap();
+            fs_err::write(entry, b"half").unwrap();
         }
     }
     assert_eq!(built(89, (12, 4)).unwrap(), 86);
@@ -257,7 +257,7 @@ fn a_driver_with_the_listed_functions_alone_is_enough() {
         let said = text(&out.stderr);
         assert!(!said.contains("Missing symbol") && !said.contains("panicked"), "{options:?}: {said}");
         assert!(out.status.success(), "{options:?}: {said}");
-        let left = std::fs::read_to_string(machine.path("left")).unwrap();
+        let left = fs_err::read_to_string(machine.path("left")).unwrap();
         assert_eq!(left, "streams 0 events 0 modules 0 memory 0 hosts 0\n", "{options:?}");
     }
 }
@@ -273,7 +273,7 @@ fn two_cards_are_on_one_gpu_where_both_say_so() {
             card(1)
         );
         let file = machine.path("two.yaml");
-        std::fs::write(&file, text).unwrap();
+        fs_err::write(&file, text).unwrap();
         machine.run(&["-t", file.to_str().unwrap(), "--check-order"]).output().unwrap()
     };
     let yes = ", shared: true";
@@ -307,7 +307,7 @@ fn an_arena_that_is_refused_leaves_no_stream_behind() {
     let out = machine.run(&[]).env("FAKE_CUDA_FAIL", "cuMemAlloc_v2:0:2").output().unwrap();
     assert_eq!(out.status.code(), Some(1));
     assert!(text(&out.stderr).contains("could not be taken"), "{}", text(&out.stderr));
-    let left = std::fs::read_to_string(machine.path("left")).unwrap();
+    let left = fs_err::read_to_string(machine.path("left")).unwrap();
     assert!(left.starts_with("streams 0 events 0 modules 0 memory 0"), "{left}");
 }
 

@@ -31,9 +31,8 @@ pub fn compiler() -> CompilerSettings {
         nvrtc: path("AQUEDUCT_NVRTC"),
         cache: path("AQUEDUCT_KERNELS"),
         packaged: path("AQUEDUCT_KERNEL_PTX"),
-        kernels_for: std::env::var("AQUEDUCT_KERNELS_FOR")
-            .ok()
-            .map(|arch| arch.parse().expect("a capability such as 86")),
+        kernels_for: std::env::var_os("AQUEDUCT_KERNELS_FOR")
+            .map(|arch| arch.to_str().and_then(|arch| arch.parse().ok()).expect("a capability such as 86")),
     }
 }
 
