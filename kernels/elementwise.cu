@@ -13,7 +13,9 @@ extern "C" __global__ void rms_norm(const float* x, const float* weight, float e
     __syncthreads();
     float total = 0.0f;
     for (int i = 0; i < (int)(blockDim.x >> 5); i++) total += sums[i];
-    float scale = 1.0f / sqrtf(total / (float)cols + eps);
+    float mean = total / (float)cols;
+    // Squares that overflow would make the scale zero and hide the row: the difference is NaN then, and else zero.
+    float scale = 1.0f / sqrtf(mean + eps) + (mean - mean);
     for (int i = threadIdx.x; i < cols; i += blockDim.x) to[i] = row[i] * scale * weight[i];
 }
 
@@ -33,7 +35,8 @@ extern "C" __global__ void rms_norm_short(const float* x, const float* weight, f
         float4 v = held[k] = row[lane + 32 * k];
         sum = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum))));
     }
-    float scale = 1.0f / sqrtf(lanes_sum(sum) / (float)cols + eps);
+    float mean = lanes_sum(sum) / (float)cols;
+    float scale = 1.0f / sqrtf(mean + eps) + (mean - mean);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         if (lane + 32 * k >= fours) break;
@@ -46,7 +49,8 @@ extern "C" __global__ void rms_norm_short(const float* x, const float* weight, f
 struct Frequencies { float of[MOST_PAIRS]; };
 
 // Rotates each head in place. One block a row: the angles are the same for all its heads. neox: halves, else adjacent pairs.
-extern "C" __global__ void rope(float* x, int heads, int head_dim, int rotated, int first, int neox, Frequencies f) {
+// Cosines and sines are multiplied by `magnitude`.
+extern "C" __global__ void rope(float* x, int heads, int head_dim, int rotated, int first, int neox, float magnitude, Frequencies f) {
     follow();
     __shared__ float2 turn[MOST_PAIRS];
     int half = rotated / 2;
@@ -54,7 +58,7 @@ extern "C" __global__ void rope(float* x, int heads, int head_dim, int rotated, 
     for (int j = threadIdx.x; j < half; j += blockDim.x) {
         float s, c;
         sincosf((float)position * f.of[j], &s, &c);
-        turn[j] = make_float2(s, c);
+        turn[j] = make_float2(s * magnitude, c * magnitude);
     }
     __syncthreads();
     float* row = x + (u64)blockIdx.x * heads * head_dim;
@@ -91,9 +95,15 @@ extern "C" __global__ void store_kv(const float* k, const float* v, u8* cells, i
         for (int i = lane; i < dim; i += 32) ((u16*)to)[head * dim + i] = half_from(from[i]);
     } else {
         float largest = 0.0f;
-        for (int i = lane; i < dim; i += 32) largest = fmaxf(largest, fabsf(from[i]));
+        bool bad = false;
+        for (int i = lane; i < dim; i += 32) {
+            largest = fmaxf(largest, fabsf(from[i]));
+            bad |= !(from[i] - from[i] == 0.0f);
+        }
         largest = lanes_max(largest);
         float scale = largest / 127.0f;
+        // Bytes have no NaN and no infinity: the scale tells, and the whole head reads as NaN.
+        if (__ballot_sync(ALL_LANES, bad)) scale = __int_as_float(0x7fc00000);
         for (int i = lane; i < dim; i += 32) {
             float q = scale > 0.0f ? roundf(from[i] / scale) : 0.0f;
             ((signed char*)to)[head * dim + i] = (signed char)(int)fminf(fmaxf(q, -127.0f), 127.0f);

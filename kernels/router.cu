@@ -7,12 +7,16 @@ __device__ __forceinline__ void route_row(const float* from, u64 row, int expert
     int lane = threadIdx.x & 31;
     float score[EACH];
     float largest = NEGATIVE_INFINITY;
+    // An expert without a number is never chosen, so that the choice alone would hide it.
+    bool bad = false;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int e = i * 32 + lane;
         score[i] = e < experts ? from[e] : NEGATIVE_INFINITY;
         largest = fmaxf(largest, score[i]);
+        if (e < experts) bad |= !(score[i] - score[i] == 0.0f);
     }
+    bad = __ballot_sync(ALL_LANES, bad) != 0;
     if (scores == 0) {
         largest = lanes_max(largest);
         float sum = 0.0f;
@@ -51,10 +55,10 @@ __device__ __forceinline__ void route_row(const float* from, u64 row, int expert
                 at = where;
             }
         }
-        // Scores that are not numbers are never the best: the first free id stands in, and the NaN goes on through the weights.
+        // Scores that are not numbers are never the best: an id stands in, and the weights tell.
         if (at >= experts) {
             at = k;
-            best = largest - largest;
+            best = 0.0f;
         }
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -66,7 +70,7 @@ __device__ __forceinline__ void route_row(const float* from, u64 row, int expert
     }
     if (lane < top_k) {
         if (normalise) mine = mine / fmaxf(total, 6.103515625e-5f);
-        weights[row * top_k + lane] = mine * scale;
+        weights[row * top_k + lane] = bad ? __int_as_float(0x7fc00000) : mine * scale;
     }
 }
 

@@ -1,4 +1,5 @@
-//! The shared vocabulary of what a model computes: rope, activation, router rule, attention shape, cache type, expert blobs.
+//! The shared vocabulary of what a model computes: rope, activation, router rule, attention shape, cache type, expert
+//! blobs.
 
 use crate::quant::QuantType;
 use crate::units::ExpertId;
@@ -14,8 +15,9 @@ pub enum RopeKind {
 
 /// Rotary position embedding of one model: which pairs, how many elements of a head, at which angles.
 ///
-/// The angle of pair `j` at position `p` is `p * frequencies[j]`, computed in f32 with the frequencies rounded once from
-/// f64; `frequencies[j] = base^(-2j / rotated) / linear factor / frequency factor j`.
+/// The angle of pair `j` at position `p` is `p * frequencies[j]`, computed in f32 with the frequencies rounded once
+/// from f64; unscaled, `frequencies[j] = base^(-2j / rotated) / frequency factor j`. Cosines and sines are multiplied
+/// by `magnitude`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Which elements pair up.
@@ -24,6 +26,8 @@ pub struct Rope {
     pub rotated: usize,
     /// Radians per position of each pair, `rotated / 2` of them.
     pub frequencies: std::sync::Arc<[f32]>,
+    /// What YaRN multiplies the rotated elements by; 1 without it.
+    pub magnitude: f32,
 }
 
 /// The gate function of an FFN: `down(activation(gate x) * (up x))`.
@@ -87,11 +91,13 @@ pub enum KvType {
     F32,
     /// 16-bit floats.
     F16,
-    /// Signed bytes with one f32 scale for each head of each cell: `scale = max |x| / 127`, `q = round(x / scale)`, halves away from zero.
+    /// Signed bytes with one f32 scale for each head of each cell: `scale = max |x| / 127`, `q = round(x / scale)`,
+    /// halves away from zero.
     Int8,
 }
 
-/// Where the parts of one KV cell lie: `[K of every kv head][V of every kv head][K scales][V scales]`, padded to 16 bytes.
+/// Where the parts of one KV cell lie: `[K of every kv head][V of every kv head][K scales][V scales]`, padded to 16
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellLayout {
     /// Element type of K and V.
@@ -141,8 +147,8 @@ impl CellLayout {
     }
 }
 
-/// Cells of one attention tile. Softmax runs tile by tile in absolute cell numbers (`0..64`, `64..128`, ...), so that where a
-/// cell is kept and how its neighbours arrived never changes a sum.
+/// Cells of one attention tile. Softmax runs tile by tile in absolute cell numbers (`0..64`, `64..128`, ...), so that
+/// where a cell is kept and how its neighbours arrived never changes a sum.
 pub const ATTENTION_TILE: usize = 64;
 
 /// The shape and formats of one layer's expert blobs: `gate | up | down` at these offsets, each `[rows, cols]`.

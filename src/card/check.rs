@@ -1,5 +1,5 @@
-//! What every card checks of a command before it takes it: that its fields agree with each other, that nothing it writes
-//! overlaps what else it touches, and that its leases live.
+//! What every card checks of a command before it takes it: that its fields agree with each other, that nothing it
+//! writes overlaps what else it touches, and that its leases live.
 
 use super::command::{Access, Command};
 use super::{CardError, CardKind, HostSpan, Leases, Span, Stream};

@@ -40,8 +40,8 @@ impl Leases {
     }
 }
 
-/// A borrow of spans of one card. Dropping it drains the streams that may still read or write them, then ends it: a command
-/// that carries it afterwards is refused.
+/// A borrow of spans of one card. Dropping it drains the streams that may still read or write them, then ends it: a
+/// command that carries it afterwards is refused.
 pub struct Lease {
     card: Arc<dyn Card>,
     id: LeaseId,

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::borrow::{Borrowed, Borrows};
 use super::locking::{Lock, Locker, Locking, PageLock};
 use super::watch::{HostAccess, Watcher};
 use super::{CardError, LeaseId};
@@ -105,14 +106,16 @@ struct HostInner {
     start: NonNull<u8>,
     bytes: usize,
     sealed: AtomicBool,
+    borrows: Borrows,
     watcher: Watcher,
     lock: Option<Lock>,
     // Last: fields are dropped in this order, and the lock ends before its memory does.
     _backing: Backing,
 }
 
-// SAFETY: the memory is plain bytes. Who may touch which bytes when is the protocol's business: commands are ordered by events,
-// host accesses by drains and messages, and the ledger proves it; sealed memory is only read.
+// SAFETY: the memory is plain bytes. Slices of bytes that may be written are borrowed by range (`Borrows`), sealed
+// memory is only read; what a device does beside them is ordered by events, drains and messages, which the ledger
+// proves.
 unsafe impl Send for HostInner {}
 // SAFETY: as above.
 unsafe impl Sync for HostInner {}
@@ -129,8 +132,8 @@ pub struct HostSpan {
     bytes: usize,
 }
 
-/// Zeroed, page-aligned memory that the system gives page by page when it is first touched; large memory on large pages where
-/// the system has them.
+/// Zeroed, page-aligned memory that the system gives page by page when it is first touched; large memory on large pages
+/// where the system has them.
 pub(super) fn zeroed_pages(bytes: usize) -> std::io::Result<memmap2::MmapMut> {
     let pages = memmap2::MmapMut::map_anon(bytes)?;
     #[cfg(target_os = "linux")]
@@ -191,8 +194,8 @@ impl HostMemory {
         Ok(self.locked(pages(bytes, what)?, what))
     }
 
-    /// As [`HostMemory::alloc`], with what `fill` writes, and sealed. Filling comes before locking: threads that fill parts touch the pages
-    /// side by side, which a lock would do one after the other.
+    /// As [`HostMemory::alloc`], with what `fill` writes, and sealed. Filling comes before locking: threads that fill
+    /// parts touch the pages side by side, which a lock would do one after the other.
     ///
     /// # Errors
     /// [`CardError::HostMemory`] when the system has no such memory; what `fill` fails with.
@@ -225,6 +228,7 @@ impl HostMemory {
             start,
             bytes,
             sealed: AtomicBool::new(false),
+            borrows: Borrows::default(),
             watcher: self.watcher.clone(),
             lock: None,
             _backing: backing,
@@ -247,6 +251,7 @@ impl HostMemory {
             start,
             bytes: file.len(),
             sealed: AtomicBool::new(true),
+            borrows: Borrows::default(),
             watcher: self.watcher.clone(),
             lock: None,
             _backing: Backing::Mapped { _file: Arc::clone(file) },
@@ -277,7 +282,7 @@ impl HostBuf {
 
     /// Ends all writing: from now on the memory is only read, by anyone.
     pub fn seal(&self) {
-        self.0.sealed.store(true, Ordering::Release);
+        self.0.borrows.alone(|| self.0.sealed.store(true, Ordering::Release));
     }
 
     /// Whether writing has ended.
@@ -327,37 +332,66 @@ impl HostSpan {
 
     /// The bytes of sealed memory; `None` while the buffer may still be written.
     pub fn sealed(&self) -> Option<&[u8]> {
-        // SAFETY: the span lies inside the buffer, and a sealed buffer is never written again (`write` refuses, cards refuse
-        // commands that write it).
-        self.buf.is_sealed().then(|| unsafe { std::slice::from_raw_parts(self.start(), self.bytes) })
+        let unwritten = self.buf.is_sealed() && self.buf.0.borrows.none_write();
+        // SAFETY: the span lies inside the buffer. A sealed buffer is not borrowed for writing again, and cards refuse
+        // commands that write it; those that did when it was sealed are gone.
+        unwritten.then(|| unsafe { std::slice::from_raw_parts(self.start(), self.bytes) })
+    }
+
+    /// Borrows the bytes: while the result lives, nobody has a slice of them that this access could not stand beside.
+    ///
+    /// # Errors
+    /// [`CardError::Unordered`] where someone has, [`CardError::HostMemory`] for writing a sealed buffer.
+    pub(super) fn borrow(&self, access: HostAccess) -> Result<Borrowed<'_>, CardError> {
+        let inner = &*self.buf.0;
+        let range = self.offset..self.offset + self.bytes;
+        // Asked under the lock, so that nobody seals between the question and the borrow.
+        let allowed = || access == HostAccess::Read || !self.buf.is_sealed();
+        if let Some(borrowed) = inner.borrows.take(range.clone(), access, allowed) {
+            return Ok(borrowed);
+        }
+        if !allowed() {
+            return Err(self.sealed_error());
+        }
+        Err(CardError::Unordered(format!(
+            "bytes {}..{} of {:?} are written by one and used by another at the same time",
+            range.start, range.end, self.buf
+        )))
     }
 
     /// The host reads the bytes: they must be ordered after every command and thread that wrote them.
     ///
     /// # Errors
-    /// [`CardError::Unordered`] from a watching ledger.
+    /// [`CardError::Unordered`] from a watching ledger, or when the bytes are just being written.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CardError> {
         self.buf.0.watcher.host_access(self, HostAccess::Read)?;
-        // SAFETY: the span lies inside the buffer; the caller orders it after all writers, which the ledger checks.
+        let _borrowed = self.borrow(HostAccess::Read)?;
+        // SAFETY: the span lies inside the buffer, and is borrowed for reading.
         Ok(read(unsafe { std::slice::from_raw_parts(self.start(), self.bytes) }))
     }
 
     /// The host writes the bytes: they must be ordered after every command and thread that used them.
     ///
     /// # Errors
-    /// [`CardError::Unordered`] from a watching ledger, [`CardError::HostMemory`] for a sealed buffer.
+    /// [`CardError::Unordered`] from a watching ledger, or when the bytes are just being used;
+    /// [`CardError::HostMemory`] for a sealed buffer.
     pub fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Result<R, CardError> {
         if self.buf.is_sealed() {
-            return Err(CardError::HostMemory {
-                what: self.buf.what().to_string(),
-                wanted: Bytes(self.bytes as u64),
-                reason: "it is sealed".to_owned(),
-            });
+            return Err(self.sealed_error());
         }
         self.buf.0.watcher.host_access(self, HostAccess::Write)?;
-        // SAFETY: the span lies inside the buffer, which is not sealed; the caller orders it after all users, which the ledger
-        // checks.
+        let _borrowed = self.borrow(HostAccess::Write)?;
+        // SAFETY: the span lies inside the buffer, and is borrowed for writing: this is the only slice of its bytes.
         Ok(write(unsafe { std::slice::from_raw_parts_mut(self.start(), self.bytes) }))
+    }
+
+    /// The error of writing a sealed buffer.
+    fn sealed_error(&self) -> CardError {
+        CardError::HostMemory {
+            what: self.buf.what().to_string(),
+            wanted: Bytes(self.bytes as u64),
+            reason: "it is sealed".to_owned(),
+        }
     }
 
     /// The address of the first byte, for cards.

@@ -1,9 +1,10 @@
 //! Cards: memory, in-order streams, commands and events.
 //!
-//! A [`Card`] takes [`Command`]s on named [`Stream`]s and runs each stream in order. Order between streams, and between a
-//! stream and the host, comes only from [`Event`]s and drains. Every wait carries a [`Why`], its place in the protocol: it is
-//! shown in traces and messages, and tests remove waits by it.
+//! A [`Card`] takes [`Command`]s on named [`Stream`]s and runs each stream in order. Order between streams, and between
+//! a stream and the host, comes only from [`Event`]s and drains. Every wait carries a [`Why`], its place in the
+//! protocol: it is shown in traces and messages, and tests remove waits by it.
 
+mod borrow;
 pub mod check;
 pub mod command;
 pub mod cuda;
@@ -106,8 +107,8 @@ pub trait Card: Send + Sync {
     /// [`CardError::OutOfMemory`] past the budget, with the bytes wanted and free.
     fn alloc(&self, bytes: Bytes, what: &str) -> Result<Region, CardError>;
 
-    /// Uses host memory in place as card memory that no command writes, where the card can (`None` where it cannot; then
-    /// [`Card::alloc`] and a copy do it). Counts against the budget as an allocation does.
+    /// Uses host memory in place as card memory that no command writes, where the card can (`None` where it cannot;
+    /// then [`Card::alloc`] and a copy do it). Counts against the budget as an allocation does.
     ///
     /// # Errors
     /// [`CardError::OutOfMemory`] past the budget.
@@ -119,8 +120,8 @@ pub trait Card: Send + Sync {
     /// Queues a command; returns before it has run.
     ///
     /// # Errors
-    /// When the command's spans do not fit their regions, a lease it uses has ended, the device refuses it, or an earlier
-    /// command of this card failed. Nothing of the command runs then.
+    /// When the command's spans do not fit their regions, a lease it uses has ended, the device refuses it, or an
+    /// earlier command of this card failed. Nothing of the command runs then.
     fn submit(&self, on: Stream, command: Command) -> Result<(), CardError>;
 
     /// An event that ends when all that is queued on the stream now has ended.
@@ -153,7 +154,8 @@ pub trait Card: Send + Sync {
     /// [`CardError::Failed`] when a command of the stream failed; the stream is empty then too.
     fn drain(&self, on: Stream, why: Why) -> Result<(), CardError>;
 
-    /// Drains all streams and, where the device allows it, forgets an earlier failure, so that the next request can run.
+    /// Drains all streams and, where the device allows it, forgets an earlier failure, so that the next request can
+    /// run.
     ///
     /// # Errors
     /// When the device is lost.

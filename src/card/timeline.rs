@@ -10,8 +10,8 @@ use serde_json::json;
 use super::{Command, Stream};
 use crate::units::CardId;
 
-/// A record of what ran; clones are the same record. Whoever may keep one holds an `Option<Timeline>`: without it nothing is
-/// measured.
+/// A record of what ran; clones are the same record. Whoever may keep one holds an `Option<Timeline>`: without it
+/// nothing is measured.
 #[derive(Clone, Debug)]
 pub struct Timeline(Arc<Inner>);
 
@@ -135,8 +135,8 @@ impl Timeline {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the record as Chrome trace events: a process for each card with a track for each of its streams, and one for the
-    /// host.
+    /// Writes the record as Chrome trace events: a process for each card with a track for each of its streams, and one
+    /// for the host.
     ///
     /// # Errors
     /// What the writer says.
@@ -165,9 +165,8 @@ impl Timeline {
             events.add(
                 &json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": track.name()}}),
             )?;
-            events.add(
-                &json!({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": thread, "args": {"sort_index": thread}}),
-            )?;
+            let sorted = json!({"sort_index": thread});
+            events.add(&json!({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": thread, "args": sorted}))?;
         }
         for entry in &kept.entries {
             let thread = tracks.binary_search(&entry.track).unwrap_or_default();

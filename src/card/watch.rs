@@ -1,7 +1,7 @@
 //! Watching what host threads do: their accesses to host buffers and the messages between them.
 //!
-//! A ledger proves that everything is ordered. It sees a card's commands because it wraps the card; it sees the host through
-//! a [`Watcher`]. Without a ledger all of this does nothing.
+//! A ledger proves that everything is ordered. It sees a card's commands because it wraps the card; it sees the host
+//! through a [`Watcher`]. Without a ledger all of this does nothing.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -113,7 +113,8 @@ impl<T> Clone for Baton<T> {
 }
 
 impl<T> Baton<T> {
-    /// Sends, in a bounded channel when there is room; gives the message back when nobody receives any more, also one that waits for room.
+    /// Sends, in a bounded channel when there is room; gives the message back when nobody receives any more, also one
+    /// that waits for room.
     ///
     /// # Errors
     /// The message itself.

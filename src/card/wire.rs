@@ -3,14 +3,15 @@
 use std::any::Any;
 use std::sync::Arc;
 
-/// One end of a wire. Each [`super::Command::WireSend`] at one end meets one [`super::Command::WireReceive`] at the other, in
-/// their order; neither may end without the other. Clones are the same end.
+/// One end of a wire. Each [`super::Command::WireSend`] at one end meets one [`super::Command::WireReceive`] at the
+/// other, in their order; neither may end without the other. Clones are the same end.
 #[derive(Clone)]
 pub struct Wire(Arc<dyn WireEnd>);
 
 /// A card's own side of an end.
 pub trait WireEnd: Send + Sync {
-    /// Cuts the wire at both ends: what waits there ends with a failure or without the bytes, later commands are refused. A second cut does nothing.
+    /// Cuts the wire at both ends: what waits there ends with a failure or without the bytes, later commands are
+    /// refused. A second cut does nothing.
     fn cut(&self);
 
     /// Whether it was cut.

@@ -1,8 +1,9 @@
 //! Causal attention over KV cells, tile by tile.
 //!
-//! Each tile of [`ATTENTION_TILE`] cells, cut at absolute cell numbers, gives a query its own maximum, sum and weighted values
-//! ([`partials`]); they are merged into the running state in ascending order ([`merge`]). [`attend`] does both. What a
-//! query gets depends on its cells alone: not on the rows beside it, the slices, the workers, or where a state was resumed.
+//! Each tile of [`ATTENTION_TILE`] cells, cut at absolute cell numbers, gives a query its own maximum, sum and weighted
+//! values ([`partials`]); they are merged into the running state in ascending order ([`merge`]). [`attend`] does both.
+//! What a query gets depends on its cells alone: not on the rows beside it, the slices, the workers, or where a state
+//! was resumed.
 #![allow(unsafe_code)]
 
 mod cells;
@@ -146,8 +147,8 @@ fn attend_in_pieces(team: &Team, queries: &Queries<'_>, tiles: &[Tile<'_>], stat
     });
 }
 
-/// The partials of each tile of `cells`: f32 `[tiles, rows, heads, 2 + value_dim]`, maximum, sum and weighted values. A query
-/// that sees none of a tile's cells gets the sum 0.
+/// The partials of each tile of `cells`: f32 `[tiles, rows, heads, 2 + value_dim]`, maximum, sum and weighted values. A
+/// query that sees none of a tile's cells gets the sum 0.
 ///
 /// # Panics
 /// When sizes do not fit together.
@@ -159,7 +160,8 @@ pub fn partials(team: &Team, queries: &Queries<'_>, cells: &[CellSlice<'_>], out
 fn partials_of(team: &Team, queries: &Queries<'_>, tiles: &[Tile<'_>], out: &mut [f32]) {
     assert_eq!(out.len(), tiles.len() * queries.state_len(), "attention: partials of {} tiles", tiles.len());
     let kv_heads = queries.shape.kv_heads;
-    // All heads of a tile together, so that its memory passes once; a head for itself where there are not enough tiles for all workers.
+    // All heads of a tile together, so that its memory passes once; a head for itself where there are not enough tiles
+    // for all workers.
     let together = if tiles.len() >= TILES * team.workers() { kv_heads } else { 1 };
     let splits = kv_heads / together;
     let each = team.share(tiles.len() * splits, 2 * TILES);

@@ -12,8 +12,8 @@ pub struct Disjoint<'a, T> {
     owner: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the slice is borrowed for 'a, and every access goes through `slice`, whose caller promises that ranges in use at
-// one time do not overlap; so a `T` is touched by one thread at a time, which `T: Send` allows.
+// SAFETY: the slice is borrowed for 'a, and every access goes through `slice`, whose caller promises that ranges in use
+// at one time do not overlap; so a `T` is touched by one thread at a time, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {

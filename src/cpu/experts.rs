@@ -1,8 +1,9 @@
 //! Expert FFNs over the rows that chose them, and the sum of their results.
 //!
-//! Entries (a row and one of its experts) are taken in batches, experts ascending. A batch is a few regions of the team: its
-//! rows are quantised, all gate and up products run, the gate function, the hidden rows are quantised, all down products run, and the results
-//! are added in the order of experts. An entry's result depends on its row and its expert alone.
+//! Entries (a row and one of its experts) are taken in batches, experts ascending. A batch is a few regions of the
+//! team: its rows are quantised, all gate and up products run, the gate function, the hidden rows are quantised, all
+//! down products run, and the results are added in the order of experts. An entry's result depends on its row and its
+//! expert alone.
 #![allow(unsafe_code)]
 
 mod scratch;
@@ -30,7 +31,8 @@ pub struct ExpertBlob<'a> {
 pub enum ExpertsOut<'a> {
     /// `out[row] = fma(weight, ffn(x[row]), out[row])` for each expert in ascending order; f32 `[rows, width]`.
     Accumulate(&'a mut [f32]),
-    /// `slots[row * top_k + slot] = ffn(x[row])`, unweighted; f32 `[rows * top_k, width]`. Slots of other experts are left.
+    /// `slots[row * top_k + slot] = ffn(x[row])`, unweighted; f32 `[rows * top_k, width]`. Slots of other experts are
+    /// left.
     Slots(&'a mut [f32]),
 }
 
@@ -223,8 +225,9 @@ impl Kernel for AddWeighted<'_> {
     }
 }
 
-/// `out[row] = fma(weight, slot, out[row])` over the row's chosen experts in ascending id, taking each from `slots` where
-/// `held` has the expert and from `host_slots` otherwise. Both are f32 `[rows * top_k, width]`, `out` is f32 `[rows, width]`.
+/// `out[row] = fma(weight, slot, out[row])` over the row's chosen experts in ascending id, taking each from `slots`
+/// where `held` has the expert and from `host_slots` otherwise. Both are f32 `[rows * top_k, width]`, `out` is f32
+/// `[rows, width]`.
 ///
 /// # Panics
 /// When sizes do not fit together, or an expert is neither held nor in `host_slots`.

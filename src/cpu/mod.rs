@@ -1,5 +1,6 @@
 //! The model's kernels on the CPU, and the one worker team that runs them.
-#![allow(clippy::indexing_slicing)] // Every function checks its sizes once at its head; inner loops index what was checked.
+// Every function checks its sizes once at its head; inner loops index what was checked.
+#![allow(clippy::indexing_slicing)]
 
 mod activation;
 pub mod attention;

@@ -7,7 +7,8 @@ use crate::ops::{Rope, RopeKind};
 
 /// Rotates the heads of each row of `x` (f32 `[rows, heads * head_dim]`) in place; row `r` is at position `first + r`.
 ///
-/// Pair `(a, b)` with cosine `c` and sine `s` becomes `(fma(a, c, -(b * s)), fma(b, c, a * s))`.
+/// Pair `(a, b)` with cosine `c` and sine `s`, both times the rope's magnitude, becomes `(fma(a, c, -(b * s)), fma(b,
+/// c, a * s))`.
 ///
 /// # Panics
 /// When `x` is no whole number of rows, or the rope does not fit the heads.
@@ -48,7 +49,8 @@ impl Kernel for Rows<'_> {
         for (index, row) in x.chunks_exact_mut(row).enumerate() {
             let position = (first + index) as f32;
             for ((frequency, sin), cos) in rope.frequencies.iter().zip(&mut *sin).zip(&mut *cos) {
-                (*sin, *cos) = sin_cos(position * frequency);
+                let (s, c) = sin_cos(position * frequency);
+                (*sin, *cos) = (s * rope.magnitude, c * rope.magnitude);
             }
             if rope.kind == RopeKind::Normal {
                 for pair in (0..half).rev() {
@@ -117,7 +119,8 @@ mod tests {
 
     fn some_rope(kind: RopeKind, rotated: usize) -> Rope {
         let frequency = |j: usize| 10_000f64.powf(-2.0 * j as f64 / rotated as f64) as f32;
-        Rope { kind, rotated, frequencies: (0..rotated / 2).map(frequency).collect() }
+        let magnitude = if rotated.is_multiple_of(3) { 1.25 } else { 1.0 };
+        Rope { kind, rotated, frequencies: (0..rotated / 2).map(frequency).collect(), magnitude }
     }
 
     #[test]
@@ -132,8 +135,10 @@ mod tests {
                         let angle = f64::from((first + index / heads) as f32 * rope.frequencies[j]);
                         let (a, b) = if kind == RopeKind::Normal { (2 * j, 2 * j + 1) } else { (j, j + rotated / 2) };
                         let (x, y) = (f64::from(head[a]), f64::from(head[b]));
-                        head[a] = (x * angle.cos() - y * angle.sin()) as f32;
-                        head[b] = (x * angle.sin() + y * angle.cos()) as f32;
+                        let (sin, cos) =
+                            (angle.sin() * f64::from(rope.magnitude), angle.cos() * f64::from(rope.magnitude));
+                        head[a] = (x * cos - y * sin) as f32;
+                        head[b] = (x * sin + y * cos) as f32;
                     }
                 }
                 let mut alone = x.clone();

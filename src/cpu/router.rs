@@ -59,8 +59,8 @@ impl Routing<'_> {
     }
 }
 
-/// Chooses each row's experts from `logits`, f32 `[rows, experts]`: the `top_k` largest scores, ties to the lower id, a score
-/// that is not a number last.
+/// Chooses each row's experts from `logits`, f32 `[rows, experts]`: the `top_k` largest scores, ties to the lower id, a
+/// score that is not a number last. A row with a logit that is not finite gets NaN for weights.
 ///
 /// # Panics
 /// When sizes do not fit together or the rule wants more experts than there are.
@@ -152,6 +152,9 @@ impl Kernel for Rows<'_> {
                 RouterScores::Sigmoid => sigmoid::<L>(&mut scores),
             }
             choose(&scores[..experts], ids, weights);
+            // An expert without a number is never chosen, so that the choice alone would hide it: zero while all logits
+            // are finite.
+            let finite = logits.iter().fold(0.0f32, |sum, logit| logit.mul_add(0.0, sum));
             let mut sum = 0.0;
             for (id, weight) in ids.iter().zip(&mut *weights) {
                 *weight = scores[*id as usize];
@@ -161,7 +164,7 @@ impl Kernel for Rows<'_> {
                 if rule.normalise {
                     *weight /= if sum > LEAST_SUM { sum } else { LEAST_SUM };
                 }
-                *weight *= rule.scale;
+                *weight = if finite == 0.0 { *weight * rule.scale } else { f32::NAN };
             }
         }
     }
@@ -308,6 +311,13 @@ mod tests {
         }
         let rule = RouterRule { scores: RouterScores::Sigmoid, top_k: 2, normalise: false, scale: 1.0 };
         assert_eq!(routed(1, &[f32::NAN, -3.0, f32::NEG_INFINITY, 9.0], 4, &rule).ids, [3, 1]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for rule in rules(2) {
+                let found = routed(1, &[1.0, bad, 2.0, 3.0, 1.0, 0.0, 2.0, 3.0], 4, &rule);
+                let shows: Vec<bool> = found.weights.iter().map(|weight| weight.is_nan()).collect();
+                assert_eq!(shows, [true, true, false, false], "{bad} {rule:?}");
+            }
+        }
     }
 
     #[test]

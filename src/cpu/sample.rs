@@ -26,8 +26,8 @@ pub(crate) fn assert_same(found: &[f32], wanted: &[f32]) {
     }
 }
 
-/// Runs a kernel in the vector and in the plain build for many seeds and compares the bits. Fails when the CPU has the vector
-/// instructions and no kernel ran on them.
+/// Runs a kernel in the vector and in the plain build for many seeds and compares the bits. Fails when the CPU has the
+/// vector instructions and no kernel ran on them.
 pub(crate) fn both_builds(kernel: impl Fn(Isa, u64) -> Vec<f32>) {
     let before = vector_runs();
     for seed in 0..200 {

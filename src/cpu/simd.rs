@@ -1,7 +1,7 @@
 //! Vector code for whichever instructions [`Isa`] found.
 //!
-//! A kernel is written once over [`Lanes`], eight f32 side by side, and compiled twice: with AVX2, FMA and F16C, and in plain
-//! code that does the same roundings lane by lane. So both give the same bits.
+//! A kernel is written once over [`Lanes`], eight f32 side by side, and compiled twice: with AVX2, FMA and F16C, and in
+//! plain code that does the same roundings lane by lane. So both give the same bits.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -29,8 +29,8 @@ impl Isa {
     }
 }
 
-/// Vector code with its arguments. `run` must be `#[inline(always)]`, as must all that it calls on [`Lanes`]: only then is it
-/// compiled for the instructions.
+/// Vector code with its arguments. `run` must be `#[inline(always)]`, as must all that it calls on [`Lanes`]: only then
+/// is it compiled for the instructions.
 pub(crate) trait Kernel {
     /// What it returns.
     type Out;
@@ -101,8 +101,8 @@ pub(crate) trait Lanes: Copy {
     fn abs(self) -> Self;
     /// Lanes 0 and 1, 2 and 3, ... exchanged.
     fn swap_pairs(self) -> Self;
-    /// Where the lanes hold `n + ROUND` for whole numbers `n` in -252..=254: two powers of two whose product is `2^n`. No
-    /// single f32 reaches all of these.
+    /// Where the lanes hold `n + ROUND` for whole numbers `n` in -252..=254: two powers of two whose product is `2^n`.
+    /// No single f32 reaches all of these.
     fn two_to(self) -> (Self, Self);
     /// Lane `j` of vector `i` becomes lane `i` of vector `j`.
     fn transpose(rows: [Self; LANES]) -> [Self; LANES];

@@ -1,8 +1,8 @@
 //! The worker team: a rayon pool of its own, shared by the virtual cards and the host pool.
 //!
-//! A decode step is some hundreds of parallel regions of a few microseconds each, so a region must start and end without a
-//! system call. The calling thread works itself; the other workers watch a small board of jobs for a short while after the last job before
-//! they park.
+//! A decode step is some hundreds of parallel regions of a few microseconds each, so a region must start and end
+//! without a system call. The calling thread works itself; the other workers watch a small board of jobs for a short
+//! while after the last job before they park.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -84,8 +84,8 @@ impl Team {
     }
 
     /// Runs `work(part)` once for every part in `0..parts`, on the calling thread and the workers that are free, and
-    /// returns when all have ended. Which thread runs a part is not defined; a part must therefore compute the same on any.
-    /// May be called from several threads at once, and from inside a part.
+    /// returns when all have ended. Which thread runs a part is not defined; a part must therefore compute the same on
+    /// any. May be called from several threads at once, and from inside a part.
     ///
     /// # Panics
     /// With the panic of a part, after the others have ended or were left out; the team stays usable.
@@ -105,8 +105,8 @@ impl Team {
         }
     }
 
-    /// [`Team::run`] for work of about `operations` scalar operations in all: what is too small to share runs on the calling
-    /// thread.
+    /// [`Team::run`] for work of about `operations` scalar operations in all: what is too small to share runs on the
+    /// calling thread.
     ///
     /// # Panics
     /// As [`Team::run`].

@@ -141,6 +141,76 @@ fn ropes_follow_the_keys() {
 }
 
 #[test]
+fn yarn_is_that_of_the_formula() {
+    let (_, qwen3, _) = drafts();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/yarn/golden.json");
+    let golden: serde_json::Value = serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap();
+    let yarn = qwen3.set("qwen3.rope.scaling.type", Value::String("yarn".to_owned()));
+    let mut seen = [0; 3];
+    for rope in golden["ropes"].as_array().unwrap() {
+        let number = |name: &str| rope[name].as_f64();
+        let mut draft = yarn.clone();
+        for (key, name) in [
+            ("rope.freq_base", "base"),
+            ("rope.scaling.factor", "factor"),
+            ("rope.scaling.yarn_beta_fast", "fast"),
+            ("rope.scaling.yarn_beta_slow", "slow"),
+            ("rope.scaling.yarn_ext_factor", "extrapolated"),
+            ("rope.scaling.attn_factor", "attention"),
+        ] {
+            if let Some(value) = number(name) {
+                draft = draft.set(&format!("qwen3.{key}"), Value::F32(value as f32));
+            }
+        }
+        let integers = [("rope.dimension_count", "rotated"), ("rope.scaling.original_context_length", "original")];
+        for (key, name) in integers {
+            draft = draft.set(&format!("qwen3.{key}"), Value::U32(number(name).unwrap() as u32));
+        }
+        let found = ModelSpec::read(&draft.open()).unwrap().rope;
+        assert!((f64::from(found.magnitude) / number("magnitude").unwrap() - 1.0).abs() < 1e-6, "{rope}");
+        let wanted = rope["frequencies"].as_array().unwrap();
+        assert_eq!(found.frequencies.len(), wanted.len());
+        let (base, factor) = (number("base").unwrap(), number("factor").unwrap());
+        for (pair, (found, wanted)) in found.frequencies.iter().zip(wanted).enumerate() {
+            let (found, wanted) = (f64::from(*found), wanted.as_f64().unwrap());
+            assert!((found / wanted - 1.0).abs() < 1e-6, "pair {pair}: {found}, not {wanted} of {rope}");
+            let plain = base.powf(-(pair as f64) / wanted_pairs(rope));
+            let place = if (wanted / plain - 1.0).abs() < 1e-9 {
+                0
+            } else if (wanted * factor / plain - 1.0).abs() < 1e-9 {
+                2
+            } else {
+                1
+            };
+            seen[place] += 1;
+        }
+    }
+    println!("pairs kept, blended and divided: {seen:?}");
+    assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
+}
+
+fn wanted_pairs(rope: &serde_json::Value) -> f64 {
+    rope["rotated"].as_f64().unwrap() / 2.0
+}
+
+#[test]
+fn yarn_keys_that_make_no_sense_are_refused_by_name() {
+    let (_, qwen3, _) = drafts();
+    let yarn = qwen3.set("qwen3.rope.scaling.type", Value::String("yarn".to_owned()));
+    for key in ["factor", "yarn_beta_fast", "yarn_beta_slow", "attn_factor", "yarn_attn_factor"] {
+        for bad in [-2.0, f32::NAN, f32::INFINITY] {
+            let text = refusal(&yarn.clone().set(&format!("qwen3.rope.scaling.{key}"), Value::F32(bad)));
+            assert!(text.contains(key) && text.contains("a number above 0"), "{text}");
+        }
+    }
+    let text = refusal(&yarn.clone().set("qwen3.rope.scaling.yarn_ext_factor", Value::F32(f32::NAN)));
+    assert!(text.contains("a number up to 1"), "{text}");
+    let text = refusal(&yarn.clone().set("qwen3.rope.scaling.original_context_length", Value::U32(0)));
+    assert!(text.contains("a number above 0"), "{text}");
+    assert!(refusal(&yarn.set("qwen3.rope.freq_base", Value::F32(1.0))).contains("above 1"));
+}
+
+#[test]
 fn optional_parts_are_read_when_present() {
     let (llama, _, moe) = drafts();
     let model = ModelSpec::read(
@@ -253,10 +323,10 @@ fn faulty_keys_are_refused() {
 #[test]
 fn what_would_change_the_arithmetic_is_refused() {
     let (llama, qwen3, moe) = drafts();
-    for kind in ["yarn", "longrope", "ntk"] {
+    for kind in ["longrope", "ntk", "dynamic"] {
         assert_eq!(
             refusal(&llama.clone().set("llama.rope.scaling.type", Value::String(kind.to_owned()))),
-            format!("`llama.rope.scaling.type` = `{kind}` is not supported (supported: none, linear)")
+            format!("`llama.rope.scaling.type` = `{kind}` is not supported (supported: none, linear, yarn)")
         );
     }
     for (key, value, shown) in [

@@ -35,7 +35,8 @@ fn ropes() {
             let x = random.normals(rows * heads * head_dim);
             let frequencies: Vec<f32> =
                 (0..rotated / 2).map(|j| 1e6_f64.powf(-2.0 * j as f64 / rotated as f64) as f32).collect();
-            let rope = Rope { kind, rotated, frequencies: frequencies.clone().into() };
+            let magnitude = if rows == 7 { 1.25 } else { 1.0 };
+            let rope = Rope { kind, rotated, frequencies: frequencies.clone().into(), magnitude };
             let at = rig.floats(&x);
             rig.run(Command::Rotate(Rotate { x: at, rows, heads, head_dim, first, rope }));
             let mut want: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
@@ -47,6 +48,7 @@ fn ropes() {
                         RopeKind::Neox => (j, j + rotated / 2),
                     };
                     let (s, c) = f64::from(position * frequency).sin_cos();
+                    let (s, c) = (s * f64::from(magnitude), c * f64::from(magnitude));
                     (head[a], head[b]) = (head[a] * c - head[b] * s, head[a] * s + head[b] * c);
                 }
             }
@@ -114,5 +116,39 @@ fn stored_cells_are_as_the_layout_says() {
             }
         }
         assert_eq!(rig.download(&at), want, "{kind:?}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_shows_in_byte_cells_and_norms() {
+    let Some(rig) = rig() else { return };
+    let (count, shape) = (4, shape(4, 2, 64));
+    let layout = CellLayout::new(KvType::Int8, &shape);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut random = Random::new(34);
+        let mut k = random.normals(count * 2 * 64);
+        let mut v = k.clone();
+        // Cell 1, head 1 of K; cell 2, head 0 of V.
+        (k[(2 + 1) * 64 + 63], v[2 * 2 * 64]) = (bad, bad);
+        let at = rig.upload(&vec![0; count * layout.cell_bytes()]);
+        let cells = Cells { at, first: 0, count };
+        rig.run(Command::StoreKv(StoreKv { k: rig.floats(&k), v: rig.floats(&v), layout, cells }));
+        let found = rig.download(&at);
+        for (cell, bytes) in found.chunks_exact(layout.cell_bytes()).enumerate() {
+            let scales: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes[layout.scales_offset()..][..16]);
+            for (at, scale) in scales.iter().enumerate() {
+                assert_eq!(scale.is_nan(), (cell, at) == (1, 1) || (cell, at) == (2, 2), "{bad}: {cell} {at} {scale}");
+            }
+        }
+    }
+    // Squares that overflow, in both kernels.
+    for cols in [64, 2048] {
+        let mut x = vec![1.0; 2 * cols];
+        x[3] = 1e30;
+        let (at, out) = (rig.floats(&x), rig.space(2 * cols * 4));
+        let weight = rig.floats(&vec![1.0; cols]);
+        rig.run(Command::RmsNorm(RmsNorm { x: at, weight, eps: 1e-5, rows: 2, cols, out }));
+        let found = rig.read(&out);
+        assert!(found[..cols].iter().all(|x| x.is_nan()) && found[cols..].iter().all(|x| x.is_finite()), "{cols}");
     }
 }

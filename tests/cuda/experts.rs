@@ -110,6 +110,24 @@ fn the_router_chooses_as_told() {
     assert!(ties > 0);
 }
 
+#[test]
+fn a_logit_that_is_not_finite_shows_in_the_weights_of_its_row() {
+    let Some(rig) = rig() else { return };
+    for (experts, scores) in [(8, RouterScores::Softmax), (200, RouterScores::Softmax), (200, RouterScores::Sigmoid)] {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut logits = Random::new(35).normals(3 * experts);
+            logits[experts + experts / 2] = bad;
+            let (top_k, normalise) = (2, true);
+            let routing = routing(rig, 3, experts, top_k);
+            let rule = RouterRule { scores, top_k, normalise, scale: 1.0 };
+            rig.run(Command::Route(Route { logits: rig.floats(&logits), rule, routing, routed: None }));
+            assert!(words(rig, &routing.ids).iter().all(|id| (*id as usize) < experts));
+            let shows: Vec<bool> = rig.read(&routing.weights).iter().map(|weight| weight.is_nan()).collect();
+            assert_eq!(shows, [false, false, true, true, false, false], "{bad} of {experts}, {scores:?}");
+        }
+    }
+}
+
 /// What the experts should make of each entry, unweighted.
 fn expected(layer: &Layer, x: &[f32], ids: &[u32], top_k: usize) -> Vec<Vec<f64>> {
     let BlobLayout { width, hidden, .. } = *layer.layout;

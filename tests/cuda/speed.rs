@@ -122,6 +122,7 @@ fn layer(rig: &Rig, random: &mut Random, rows: usize, cells: usize, kind: KvType
             kind: RopeKind::Neox,
             rotated: dim,
             frequencies: (0..dim / 2).map(|j| 1e6_f32.powf(-2.0 * j as f32 / dim as f32)).collect(),
+            magnitude: 1.0,
         },
     }
 }

@@ -103,7 +103,12 @@ fn right(sizes: &Sizes, at: &Spans<'_>, host: &HostMemory) -> Command {
         5 => {
             let rotated = cols & !1;
             let frequencies = vec![0.5; rotated / 2].into();
-            let rope = Rope { kind: if flag { RopeKind::Neox } else { RopeKind::Normal }, rotated, frequencies };
+            let rope = Rope {
+                kind: if flag { RopeKind::Neox } else { RopeKind::Normal },
+                rotated,
+                frequencies,
+                magnitude: 1.0,
+            };
             Command::Rotate(Rotate {
                 x: at.words(rows * heads * cols),
                 rows,

@@ -27,8 +27,8 @@ pub enum AttentionEnd {
 }
 
 /// Causal attention of `rows` queries at positions `first..first + rows` over consecutive cells, tile by tile
-/// ([`crate::ops::ATTENTION_TILE`]): each tile gives its own maximum, sum and weighted values, which are merged into the
-/// running state in ascending order.
+/// ([`crate::ops::ATTENTION_TILE`]): each tile gives its own maximum, sum and weighted values, which are merged into
+/// the running state in ascending order.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// f32 `[rows, heads * head_dim]`.

@@ -5,8 +5,8 @@ use super::sizes::{WORD, exactly};
 use super::{Access, Cost, ExpertSet, Operation, Routing};
 use crate::card::{CardKind, Span};
 
-/// Decode: `out[row] = fma(weight, slot, out[row])` over the row's chosen experts in ascending id, taking each from the card's
-/// own slots where `held` has it and from the host's otherwise.
+/// Decode: `out[row] = fma(weight, slot, out[row])` over the row's chosen experts in ascending id, taking each from the
+/// card's own slots where `held` has it and from the host's otherwise.
 #[derive(Clone, Debug)]
 pub struct Combine {
     /// The choice.

@@ -30,7 +30,8 @@ pub struct CopyWithin {
     pub to: Span,
 }
 
-/// From another card's memory, which [`crate::card::Card::reach`] opened, to this card's. Both sides have the same length.
+/// From another card's memory, which [`crate::card::Card::reach`] opened, to this card's. Both sides have the same
+/// length.
 #[derive(Clone, Debug)]
 pub struct CopyAcross {
     /// Source, on the other card.

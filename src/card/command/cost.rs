@@ -4,8 +4,9 @@ use std::ops::Add;
 
 /// Bytes by tier and operations of one command: what a model of time multiplies with rates.
 ///
-/// Every byte counts once however often a kernel loads it, work memory does not count (it stays in caches), and a multiply-add is two
-/// operations. Where the work depends on values that only the card knows (which experts a token chose), it is the most there can be.
+/// Every byte counts once however often a kernel loads it, work memory does not count (it stays in caches), and a
+/// multiply-add is two operations. Where the work depends on values that only the card knows (which experts a token
+/// chose), it is the most there can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes read from the card's own memory.

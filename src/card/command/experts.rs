@@ -27,7 +27,8 @@ pub enum ExpertsInto {
     /// Prompt: `out[row] = fma(weight, ffn(x[row]), out[row])` for each expert in the listed (ascending) order; f32
     /// `[rows, width]`.
     Accumulate(Span),
-    /// Decode: `slots[row * top_k + slot] = ffn(x[row])`, unweighted, for the listed experts; f32 `[rows * top_k, width]`.
+    /// Decode: `slots[row * top_k + slot] = ffn(x[row])`, unweighted, for the listed experts; f32 `[rows * top_k,
+    /// width]`.
     Slots(Span),
 }
 
@@ -77,8 +78,8 @@ impl RunExperts {
     }
 }
 
-/// A CUDA card's work memory: the rows in f16, the gated rows, the gate and up products (and later the results), the table of
-/// tiles.
+/// A CUDA card's work memory: the rows in f16, the gated rows, the gate and up products (and later the results), the
+/// table of tiles.
 pub(in crate::card) fn cuda_scratch(rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
     let entries = rows * top_k;
     halves(rows, layout.width)
@@ -95,7 +96,8 @@ pub(in crate::card) fn cuda_inner(entries: usize, hidden: usize, down: QuantType
     }
 }
 
-/// Bytes for the f32 gate and up products of the entries, and after them for blocks of at least 128 columns of the results.
+/// Bytes for the f32 gate and up products of the entries, and after them for blocks of at least 128 columns of the
+/// results.
 pub(in crate::card) fn cuda_products(entries: usize, hidden: usize) -> usize {
     (entries * (2 * hidden).max(128) * 4).next_multiple_of(SCRATCH_PART)
 }

@@ -1,10 +1,11 @@
-//! The commands a card runs: copies and the model's kernels. Each is an [`Operation`] in a file of its own, which says what it is
-//! called, what it reads and writes, which fields fit together, what work memory it needs and what it costs.
+//! The commands a card runs: copies and the model's kernels. Each is an [`Operation`] in a file of its own, which says
+//! what it is called, what it reads and writes, which fields fit together, what work memory it needs and what it costs.
 //!
-//! All activations are f32, row-major, without padding. Ids and positions are u32. A command's [`Command::accesses`] are all
-//! it may touch: virtual cards give a kernel only those bytes, and the ledger orders by them.
+//! All activations are f32, row-major, without padding. Ids and positions are u32. A command's [`Command::accesses`]
+//! are all it may touch: virtual cards give a kernel only those bytes, and the ledger orders by them.
 //!
-//! A new operation: its file here, a line in `operations!` below, and a file each in `card/virt/run` and `card/cuda/launch`.
+//! A new operation: its file here, a line in `operations!` below, and a file each in `card/virt/run` and
+//! `card/cuda/launch`.
 
 mod attend;
 mod combine;
@@ -40,8 +41,8 @@ pub use wire::{WireReceive, WireSend};
 pub(super) use experts::{cuda_inner, cuda_products, cuda_scratch};
 pub(super) use linear::halves;
 
-/// What a command is part of. A card may choose its kernels by it, never by the number of rows, so that a prompt's values do
-/// not depend on how the prompt was cut.
+/// What a command is part of. A card may choose its kernels by it, never by the number of rows, so that a prompt's
+/// values do not depend on how the prompt was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Many tokens of a sequence at once.

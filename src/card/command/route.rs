@@ -19,8 +19,8 @@ pub struct Routing {
     pub ids: Span,
     /// f32 `[rows, top_k]`: their weights.
     pub weights: Span,
-    /// u32 `[experts + 1]` offsets, then u32 `[rows * top_k]` entries `row * top_k + slot`, ascending inside each expert: which
-    /// entries belong to which expert.
+    /// u32 `[experts + 1]` offsets, then u32 `[rows * top_k]` entries `row * top_k + slot`, ascending inside each
+    /// expert: which entries belong to which expert.
     pub groups: Span,
 }
 

@@ -84,7 +84,7 @@ fn attend(first: usize, cells: &[usize], resume: bool) -> Attend {
 /// One of each operation that a single card knows, but for the wire's, which a card must make.
 fn every() -> Vec<Command> {
     let host = HostMemory::default().alloc(48, "host").unwrap();
-    let rope = Rope { kind: RopeKind::Neox, rotated: 4, frequencies: vec![1.0, 0.5].into() };
+    let rope = Rope { kind: RopeKind::Neox, rotated: 4, frequencies: vec![1.0, 0.5].into(), magnitude: 1.0 };
     let shape = AttentionShape { heads: 2, kv_heads: 2, head_dim: 8, value_dim: 8, scale: 1.0 };
     let layout = CellLayout::new(KvType::Int8, &shape);
     let rule = RouterRule { scores: RouterScores::Softmax, top_k: 2, normalise: true, scale: 1.0 };

@@ -46,7 +46,8 @@ fn opened(event: &Event) -> (&Event, Option<&Clock>) {
     }
 }
 
-/// Whether the device got to the end of what was waited for: what failed has ended too, since what stands behind it never runs.
+/// Whether the device got to the end of what was waited for: what failed has ended too, since what stands behind it
+/// never runs.
 fn ended<T>(result: &Result<T, CardError>) -> bool {
     matches!(result, Ok(_) | Err(CardError::Failed { .. }))
 }

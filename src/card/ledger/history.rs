@@ -28,8 +28,9 @@ pub(super) struct Conflict {
     pub(super) earlier_wrote: bool,
 }
 
-/// The accesses of one region that a later one may conflict with: for each byte the last write and the reads since, without
-/// those that a kept read is ordered after. Pieces ascend and do not overlap; bytes outside them were never touched.
+/// The accesses of one region that a later one may conflict with: for each byte the last write and the reads since,
+/// without those that a kept read is ordered after. Pieces ascend and do not overlap; bytes outside them were never
+/// touched.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pieces: Vec<Piece>,
@@ -91,7 +92,8 @@ impl History {
         self.pieces.splice(first..end, [piece]);
     }
 
-    /// Cuts the piece that holds byte `at` inside it, if one does; returns the first piece that starts at or after `at`.
+    /// Cuts the piece that holds byte `at` inside it, if one does; returns the first piece that starts at or after
+    /// `at`.
     fn split(&mut self, at: usize) -> usize {
         let index = self.pieces.partition_point(|piece| piece.bytes.end <= at);
         let Some(piece) = self.pieces.get_mut(index).filter(|piece| piece.bytes.start < at) else { return index };

@@ -1,10 +1,10 @@
 //! The ledger: proves that every access is ordered after those it conflicts with.
 //!
-//! Every card's stream and every host thread is a line of actions with a vector clock. A command knows what its stream knows,
-//! and what the host thread that submitted it knew; recording an event takes a snapshot, and whoever waits for it, syncs,
-//! drains or sees it finished learns that snapshot; a message between host threads carries the sender's clock. Each read must
-//! know the last write of its bytes, each write also the reads since. What must be known but is not is a violation, whether
-//! or not the accesses met this time: a missing wait needs no bad luck to be found.
+//! Every card's stream and every host thread is a line of actions with a vector clock. A command knows what its stream
+//! knows, and what the host thread that submitted it knew; recording an event takes a snapshot, and whoever waits for
+//! it, syncs, drains or sees it finished learns that snapshot; a message between host threads carries the sender's
+//! clock. Each read must know the last write of its bytes, each write also the reads since. What must be known but is
+//! not is a violation, whether or not the accesses met this time: a missing wait needs no bad luck to be found.
 
 mod card;
 mod clock;
@@ -104,8 +104,8 @@ impl Ledger {
         self.lock().counts.clone()
     }
 
-    /// From now on waits, syncs and drains with this reason are carried out but left out of the order, as if they had been
-    /// forgotten: a test sees whether the protocol needs them without harm to the memory.
+    /// From now on waits, syncs and drains with this reason are carried out but left out of the order, as if they had
+    /// been forgotten: a test sees whether the protocol needs them without harm to the memory.
     pub fn leave_out(&self, why: Why) {
         self.lock().left_out.insert(why);
     }
@@ -222,8 +222,8 @@ impl State {
         let (line, name, time) = by;
         let Conflict { earlier, earlier_wrote } = conflict;
         format!(
-            "`{name}` (action {time} of {}) {} bytes {}..{} of `{what}`, but nothing orders it after `{}` (action {} of {}), which {} \
-             bytes {}..{}: a wait, a drain or a message between them is missing",
+            "`{name}` (action {time} of {}) {} bytes {}..{} of `{what}`, but nothing orders it after \
+             `{}` (action {} of {}), which {} bytes {}..{}: a wait, a drain or a message between them is missing",
             place(line),
             if touch.writes { "writes" } else { "reads" },
             touch.bytes.start,

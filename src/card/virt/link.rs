@@ -1,4 +1,5 @@
-//! A slowed link: a resource that is busy until a moment, so that a copy takes the time its bytes take and no thread is busy.
+//! A slowed link: a resource that is busy until a moment, so that a copy takes the time its bytes take and no thread is
+//! busy.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +21,8 @@ pub(super) struct Link {
     free_at: Mutex<Option<Instant>>,
 }
 
-/// A sleep overshoots by about this much, so a shorter rest is left to the next copy: the link's own clock forgets nothing.
+/// A sleep overshoots by about this much, so a shorter rest is left to the next copy: the link's own clock forgets
+/// nothing.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 
 impl Link {

@@ -39,8 +39,8 @@ enum Backing {
     Adopted { _host: HostSpan },
 }
 
-// SAFETY: a block is plain bytes that stay in place as long as its backing. Who touches which when is ordered by the streams and
-// events of the card, as the ledger proves.
+// SAFETY: a block is plain bytes that stay in place as long as its backing. Who touches which when is ordered by the
+// streams and events of the card, as the ledger proves.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -115,7 +115,8 @@ impl Memory {
             .map_or_else(|| format!("region {}", span.region.0), |block| block.what.to_string())
     }
 
-    /// Checks that the span lies in a region of this card, on a multiple of `align` bytes, and may be written if it is to be.
+    /// Checks that the span lies in a region of this card, on a multiple of `align` bytes, and may be written if it is
+    /// to be.
     pub(super) fn check(&self, span: &Span, align: usize, written: bool) -> Result<(), String> {
         self.start(span, align, written).map(|_| ())
     }
@@ -156,8 +157,8 @@ impl Memory {
     pub(super) unsafe fn read<T: AnyBitPattern>(&self, span: &Span) -> Result<&[T], String> {
         let start = self.start(span, align_of::<T>(), false)?;
         let start = if span.bytes == 0 { NonNull::<T>::dangling() } else { start.cast() };
-        // SAFETY: `start` found the bytes inside a block that lives as long as `self`, aligned; `T` takes any bits; that nobody
-        // writes them is the caller's promise.
+        // SAFETY: `start` found the bytes inside a block that lives as long as `self`, aligned; `T` takes any bits;
+        // that nobody writes them is the caller's promise.
         Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), span.bytes / size_of::<T>()) })
     }
 

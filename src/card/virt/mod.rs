@@ -1,4 +1,5 @@
-//! Cards of host threads that really compute: every stream is a thread, memory is bounded, kernels run on the CPU's worker team.
+//! Cards of host threads that really compute: every stream is a thread, memory is bounded, kernels run on the CPU's
+//! worker team.
 
 mod event;
 mod faults;
@@ -52,9 +53,10 @@ pub struct VirtualOptions {
 
 /// A card made of host threads.
 ///
-/// A kernel that panics or a copy that fails makes the card fail: what is queued behind it does not run, events end with the
-/// failure, and commands are refused until [`Card::recover`]. A stream that waits for an event which ended with a failure
-/// fails its own card too, since what it waited for did not happen. Dropping the card runs what is queued and joins its threads.
+/// A kernel that panics or a copy that fails makes the card fail: what is queued behind it does not run, events end
+/// with the failure, and commands are refused until [`Card::recover`]. A stream that waits for an event which ended
+/// with a failure fails its own card too, since what it waited for did not happen. Dropping the card runs what is
+/// queued and joins its threads.
 pub struct VirtualCard {
     shared: Arc<Shared>,
     queues: [Queue; Stream::ALL.len()],

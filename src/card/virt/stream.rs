@@ -66,7 +66,8 @@ impl Drop for Queue {
 struct Worker {
     shared: Arc<Shared>,
     on: Stream,
-    /// When the stream became free for its next command: the modelled end of a copy, else the real end of the last item.
+    /// When the stream became free for its next command: the modelled end of a copy, else the real end of the last
+    /// item.
     ready: Instant,
 }
 
@@ -130,8 +131,8 @@ impl Worker {
         }
         match carried {
             Some((start, end)) => {
-                // By the link's clock, not by when this thread woke: queued copies follow each other without a gap. Where the
-                // host copies more slowly than the link would, its time counts.
+                // By the link's clock, not by when this thread woke: queued copies follow each other without a gap.
+                // Where the host copies more slowly than the link would, its time counts.
                 self.ready = end.max(start + begun.elapsed());
                 sleep_until(end);
                 let kernel = command.copied().is_none();

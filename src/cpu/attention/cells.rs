@@ -53,8 +53,8 @@ pub(super) fn tiles<'a>(layout: &CellLayout, slices: &[CellSlice<'a>]) -> Vec<Ti
 }
 
 impl Tile<'_> {
-    /// Asks for the lines of one head, whose cells lie too far apart for the CPU to see the pattern; or, where the heads `own` are all, for the
-    /// part of the tile that is this one's turn.
+    /// Asks for the lines of one head, whose cells lie too far apart for the CPU to see the pattern; or, where the
+    /// heads `own` are all, for the part of the tile that is this one's turn.
     #[inline(always)]
     pub fn fetch<L: Lanes>(&self, layout: &CellLayout, own: &Range<usize>, kv_head: usize) {
         if own.len() == layout.kv_heads {
@@ -171,8 +171,8 @@ impl Widened {
         bytemuck::cast_slice(&self.k)
     }
 
-    /// V, a column an element: `[value_stride / PANEL, ATTENTION_TILE, PANEL]`, zero past `value_dim`. Cells that the tile
-    /// lacks hold anything.
+    /// V, a column an element: `[value_stride / PANEL, ATTENTION_TILE, PANEL]`, zero past `value_dim`. Cells that the
+    /// tile lacks hold anything.
     pub fn v(&self) -> &[f32] {
         bytemuck::cast_slice(&self.v)
     }

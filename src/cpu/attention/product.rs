@@ -29,8 +29,8 @@ impl Product<'_> {
     /// Runs the product.
     ///
     /// # Safety
-    /// Each row has `steps.end` elements, `b` has `columns / PANEL` panels of `steps.end` rows, `c` has `rows.len()` rows of
-    /// `columns`.
+    /// Each row has `steps.end` elements, `b` has `columns / PANEL` panels of `steps.end` rows, `c` has `rows.len()`
+    /// rows of `columns`.
     #[inline(always)]
     pub unsafe fn run<L: Lanes>(&self) {
         let panels = self.columns / PANEL;

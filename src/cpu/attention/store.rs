@@ -5,8 +5,8 @@ use crate::cpu::simd::{Kernel, LANES, Lanes};
 use crate::cpu::{Isa, Team};
 use crate::ops::{CellLayout, KvType};
 
-/// Writes one cell for each row of `k` (f32 `[count, kv_heads * head_dim]`) and `v` (f32 `[count, kv_heads * value_dim]`) to
-/// `cells`; padding becomes zero.
+/// Writes one cell for each row of `k` (f32 `[count, kv_heads * head_dim]`) and `v` (f32 `[count, kv_heads *
+/// value_dim]`) to `cells`; padding becomes zero.
 ///
 /// # Panics
 /// When the three do not hold the same number of rows.
@@ -83,14 +83,19 @@ fn halves<L: Lanes>(from: &[f32], to: &mut [u8]) {
 fn int8<L: Lanes>(from: &[f32], dim: usize, to: &mut [u8], scales: &mut [u8]) {
     for ((x, to), scale_to) in from.chunks_exact(dim).zip(to.chunks_exact_mut(dim)).zip(scales.chunks_exact_mut(4)) {
         let whole = dim / LANES * LANES;
-        let mut largest = L::splat(0.0);
+        // Bytes have no NaN and no infinity, and a maximum passes over NaN. So a second sum, of zeros as long as all is
+        // finite, makes the scale NaN: then the whole head reads as NaN, as it would with float cells, and not as zeros
+        // or a finite number.
+        let (mut largest, mut finite) = (L::splat(0.0), L::splat(0.0));
         for at in (0..whole).step_by(LANES) {
             // SAFETY: eight elements from `at` on lie within the head.
-            largest = unsafe { L::load(x.as_ptr().add(at)) }.abs().max(largest);
+            let x = unsafe { L::load(x.as_ptr().add(at)) };
+            largest = x.abs().max(largest);
+            finite = x.fma(L::splat(0.0), finite);
         }
-        // What is not a number is never the largest; it is stored as zero.
         let largest = x[whole..].iter().fold(largest.largest(), |a, x| if x.abs() > a { x.abs() } else { a });
-        let scale = largest / 127.0;
+        let finite = x[whole..].iter().fold(finite.sum(), |sum, x| x.mul_add(0.0, sum));
+        let scale = if finite == 0.0 { largest / 127.0 } else { f32::NAN };
         scale_to.copy_from_slice(&scale.to_le_bytes());
         for (x, to) in x.iter().zip(to) {
             let q = if scale > 0.0 { (x / scale).round() } else { 0.0 };

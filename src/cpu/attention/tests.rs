@@ -235,3 +235,44 @@ fn cells_are_written_alike_in_both_builds() {
         cell.into_iter().map(f32::from).collect()
     });
 }
+
+#[test]
+fn what_is_not_finite_shows_in_cells_of_every_type() {
+    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 20, value_dim: 20, scale: 0.25 };
+    let count = 70;
+    let mut runs = 0;
+    for kind in [KvType::F32, KvType::F16, KvType::Int8] {
+        let layout = CellLayout::new(kind, &shape);
+        let dims = shape.kv_heads * shape.head_dim;
+        let clean = [sample::floats(1, count * dims), sample::floats(2, count * dims)];
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            // Of the first head, in whole vectors and behind them; a cell of the first tile and one of the last.
+            for (part, cell, element) in (0..2).flat_map(|part| [(part, 3, 5), (part, 3, 19), (part, 66, 0)]) {
+                let mut kv = clean.clone();
+                kv[part][cell * dims + element] = bad;
+                for team in [Team::new(1).unwrap(), Team::new(3).unwrap()] {
+                    let mut cells = vec![0; count * layout.cell_bytes()];
+                    store_kv(&team, &layout, &kv[0], &kv[1], &mut cells);
+                    for rows in [1, 40] {
+                        let q = sample::floats(3, rows * shape.heads * shape.head_dim);
+                        let queries = Queries { q: &q, rows, first: count - rows, shape, layout };
+                        let mut state = vec![0.0; queries.state_len()];
+                        let mut out = vec![0.0; rows * shape.heads * shape.value_dim];
+                        let slice = CellSlice { bytes: &cells, first: 0, count };
+                        attend(&team, &queries, &[slice], &mut state, false, Some(&mut out));
+                        let last = &out[(rows - 1) * shape.heads * shape.value_dim..];
+                        let (hit, other) = last.split_at(2 * shape.value_dim);
+                        let what =
+                            format!("{kind:?} {bad} in part {part}, cell {cell}, element {element}, {rows} rows");
+                        for head in hit.chunks(shape.value_dim) {
+                            assert!(head.iter().any(|x| !x.is_finite()), "{what}");
+                        }
+                        assert!(other.iter().all(|x| x.is_finite()), "{what}: the other heads too");
+                        runs += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(runs, 3 * 3 * 6 * 2 * 2);
+}

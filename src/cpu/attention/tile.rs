@@ -63,8 +63,8 @@ pub(super) fn partial<L: Lanes>(queries: &[Query<'_>], scale: f32, tile: &Widene
         c: weights,
         c_stride: ATTENTION_TILE,
     };
-    // SAFETY: each row has `dim` elements, K is `[panels, dim, PANEL]`, there are TILE scores for each row, and at most TILE
-    // columns are asked for.
+    // SAFETY: each row has `dim` elements, K is `[panels, dim, PANEL]`, there are TILE scores for each row, and at most
+    // TILE columns are asked for.
     unsafe { scores.run::<L>() };
 
     let seen = |query: &Query<'_>| query.seen.next_multiple_of(LANES);
@@ -104,29 +104,34 @@ pub(super) fn partial<L: Lanes>(queries: &[Query<'_>], scale: f32, tile: &Widene
     }
 }
 
-/// Scales `seen` scores and returns their maximum. `scores` is `seen` rounded up to whole vectors; the others become minus
-/// infinity.
+/// Scales `seen` scores and returns their maximum, NaN where one of them is not finite. `scores` is `seen` rounded up
+/// to whole vectors; the others become minus infinity.
 #[inline(always)]
 fn scale_scores<L: Lanes>(scores: &mut [f32], seen: usize, scale: f32) -> f32 {
     let (start, whole) = (scores.as_mut_ptr(), seen / LANES * LANES);
-    let mut max = L::splat(f32::NEG_INFINITY);
+    // The maximum passes over NaN, and a cell whose score is minus infinity (an infinity in K, or an overflow) would
+    // weigh nothing: neither would show. The second sum is zero as long as all scores are finite.
+    let (mut max, mut finite) = (L::splat(f32::NEG_INFINITY), L::splat(0.0));
     for at in (0..whole).step_by(LANES) {
         // SAFETY: the slice holds this whole vector.
         unsafe {
             let score = L::load(start.add(at)).mul(L::splat(scale));
             score.store(start.add(at));
             max = score.max(max);
+            finite = score.fma(L::splat(0.0), finite);
         }
     }
+    let mut finite = finite.sum();
     if whole < seen {
         for score in &mut scores[whole..seen] {
             *score *= scale;
+            finite = score.mul_add(0.0, finite);
         }
         scores[seen..].fill(f32::NEG_INFINITY);
         // SAFETY: the slice is whole vectors.
         max = unsafe { L::load(scores.as_ptr().add(whole)) }.max(max);
     }
-    max.largest()
+    if finite == 0.0 { max.largest() } else { f32::NAN }
 }
 
 /// Replaces scores, whole vectors of them, by weights and returns their sum.

@@ -11,8 +11,8 @@ const MOST: usize = 512;
 /// Every part of the scratch begins at a multiple of this.
 const ALIGN: usize = 64;
 
-/// Bytes of work memory with which [`super::run_experts`] runs as much at once as is worth it, for `rows` rows with `top_k`
-/// experts each. Less does too, down to what one entry takes: `experts_scratch(1, 1, layout)`.
+/// Bytes of work memory with which [`super::run_experts`] runs as much at once as is worth it, for `rows` rows with
+/// `top_k` experts each. Less does too, down to what one entry takes: `experts_scratch(1, 1, layout)`.
 pub fn experts_scratch(rows: usize, top_k: usize, layout: &BlobLayout) -> usize {
     Sizes::new(rows, rows.saturating_mul(top_k).clamp(1, MOST), layout).bytes()
 }

@@ -3,11 +3,13 @@
 //! | form | for | a block of 32 |
 //! |---|---|---|
 //! | floats | F32, F16, BF16 | as they are |
-//! | bytes | what is at most 6 unsigned bits with a scale and an offset: Q2_K to Q6_K, Q4, Q5, MXFP4 | 32 x i8, scale f32, then as f32 the sums of all, of the first and of the last 16 |
-//! | words | what has signed values up to 8 bits: Q8_0 and the I formats | 32 x i16 (each four in the order 0 2 1 3), scale f32 |
+//! | bytes | up to 6 unsigned bits, scale, offset: Q2_K to Q6_K, Q4, Q5, MXFP4 | 32 x i8, scale, sums of all and each 16 |
+//! | words | signed values up to 8 bits: Q8_0 and the I formats | 32 x i16 (each four in the order 0 2 1 3), scale |
 //!
-//! `scale = max |x| / 127` (or 32767) and `q = round(x * (127 / max |x|))`, halves to even. A block whose largest value is
-//! below 1e-30 is zero; one with an infinity or a NaN gets a NaN scale, so that it shows in every output.
+//! Scales and sums are f32; the sums stand in the order all, first 16, last 16.
+//!
+//! `scale = max |x| / 127` (or 32767) and `q = round(x * (127 / max |x|))`, halves to even. A block whose largest value
+//! is below 1e-30 is zero; one with an infinity or a NaN gets a NaN scale, so that it shows in every output.
 
 use super::isa::{Isa, Kind};
 use super::{LinearError, Team};
@@ -117,7 +119,8 @@ impl Activations<'_> {
     }
 }
 
-/// Brings `rows` rows of `cols` activations into `formats`, written to `scratch`, which holds at least [`scratch_bytes`].
+/// Brings `rows` rows of `cols` activations into `formats`, written to `scratch`, which holds at least
+/// [`scratch_bytes`].
 ///
 /// # Errors
 /// When `x` is not `rows * cols` long, the scratch is too small, or a row is no whole number of blocks of 32 although a
@@ -196,8 +199,8 @@ fn fill(team: &Team, x: &[f32], out: &mut [u8], block_bytes: usize, kernel: Quan
     team.run(parts, |part| {
         let first = (part * each).min(blocks);
         let last = (first + each).min(blocks);
-        // SAFETY: parts cut `0..blocks` into disjoint ranges, and `out` holds `blocks * block_bytes` bytes, which outlive
-        // `run`.
+        // SAFETY: parts cut `0..blocks` into disjoint ranges, and `out` holds `blocks * block_bytes` bytes, which
+        // outlive `run`.
         let out = unsafe { std::slice::from_raw_parts_mut(out.at(first * block_bytes), (last - first) * block_bytes) };
         kernel(&x[first * BLOCK..last * BLOCK], out);
     });

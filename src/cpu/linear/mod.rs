@@ -1,13 +1,14 @@
 //! Matrix products with quantised weights: `y[r][o] = sum over k of w[o][k] * x[r][k]`.
 //!
-//! Weights stay in the file's blocks. The activations are brought into the form that the weight's format multiplies with
-//! ([`quantise`]), once for any number of products that share them, and [`multiply`] runs all products over the team.
+//! Weights stay in the file's blocks. The activations are brought into the form that the weight's format multiplies
+//! with ([`quantise`]), once for any number of products that share them, and [`multiply`] runs all products over the
+//! team.
 //!
-//! **Same bits.** Each output is one sum over k in one fixed order, whatever the number of rows, the tiling, the workers,
-//! the neighbours and the instruction set: integer sums inside a group of 16 or 32 elements are exact, and the groups are
-//! added one after the other in ascending k with fused multiply-adds. Float weights are summed in groups of eight.
-//! `scalar.rs` is the plain statement of these sums; `avx2` computes eight outputs in the eight lanes of a register, so
-//! that no lane ever meets another.
+//! **Same bits.** Each output is one sum over k in one fixed order, whatever the number of rows, the tiling, the
+//! workers, the neighbours and the instruction set: integer sums inside a group of 16 or 32 elements are exact, and the
+//! groups are added one after the other in ascending k with fused multiply-adds. Float weights are summed in groups of
+//! eight. `scalar.rs` is the plain statement of these sums; `avx2` computes eight outputs in the eight lanes of a
+//! register, so that no lane ever meets another.
 #![allow(unsafe_code)] // Kernels read weights and activations through pointers whose ranges `multiply` has checked.
 #![allow(clippy::indexing_slicing)] // Kernel loops; lengths are checked once at the door.
 
@@ -93,7 +94,10 @@ pub enum LinearError {
         activations: usize,
     },
     /// Activations or results have another length than their rows take.
-    #[error("{what}: {rows} rows of {cols} take {wanted} floats, but {found} were given", wanted = rows.saturating_mul(*cols))]
+    #[error(
+        "{what}: {rows} rows of {cols} take {wanted} floats, but {found} were given",
+        wanted = rows.saturating_mul(*cols)
+    )]
     Floats {
         /// Which slice.
         what: &'static str,

@@ -11,7 +11,8 @@ pub(super) const TILE: usize = 8;
 pub(super) const CHUNK: usize = 64;
 /// Parts for each worker, so that the last ones to end leave little idle time.
 const PARTS_PER_WORKER: usize = 6;
-/// Weight bytes, each counted once for every row, that a part reads at least, so that handing it out costs little beside it.
+/// Weight bytes, each counted once for every row, that a part reads at least, so that handing it out costs little
+/// beside it.
 const PART_BYTES: usize = 16 << 10;
 /// Weight bytes, each counted once for every row, that a part reads at most (but at least one tile).
 const PART_BYTES_MOST: usize = 1 << 20;
@@ -79,8 +80,8 @@ struct Step<'a> {
     chunks: usize,
 }
 
-// SAFETY: the only thing that is written is `result.y`, an exclusive slice that the plan borrows for `'a`, and parts write
-// disjoint ranges of it (different rows or different outputs).
+// SAFETY: the only thing that is written is `result.y`, an exclusive slice that the plan borrows for `'a`, and parts
+// write disjoint ranges of it (different rows or different outputs).
 unsafe impl Sync for Plan<'_> {}
 
 impl<'a> Plan<'a> {
@@ -141,8 +142,8 @@ impl<'a> Plan<'a> {
             result,
         };
         match self.isa.kind() {
-            // SAFETY: `Step::new` has checked the ranges of weight, rows and result; this part's rows and outputs are no
-            // other's.
+            // SAFETY: `Step::new` has checked the ranges of weight, rows and result; this part's rows and outputs are
+            // no other's.
             Kind::Scalar => unsafe { super::scalar::run(&task) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above, and an `Isa` of this kind exists only where the CPU has AVX2, FMA and F16C.

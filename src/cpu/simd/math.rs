@@ -29,8 +29,8 @@ const ROUND_F64: f64 = 6_755_399_441_055_744.0;
 /// Half of pi in two parts: the first is the f64 below it.
 const HALF_PI: [f64; 2] = [std::f64::consts::FRAC_PI_2, 6.123_233_995_736_766e-17];
 
-/// Sine and cosine of `angle`, computed in f64 and rounded once, for angles below 2^40. Free of branches, so that a loop of it
-/// becomes vector code.
+/// Sine and cosine of `angle`, computed in f64 and rounded once, for angles below 2^40. Free of branches, so that a
+/// loop of it becomes vector code.
 #[inline(always)]
 pub(crate) fn sin_cos(angle: f32) -> (f32, f32) {
     let x = f64::from(angle);

@@ -175,8 +175,8 @@ impl Board {
         if place.state.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, come_in).is_err() {
             return false;
         }
-        // SAFETY: this worker is counted in the place's state, so the job's `Posted` cannot end before it leaves, and the
-        // pointer was stored before the place was opened.
+        // SAFETY: this worker is counted in the place's state, so the job's `Posted` cannot end before it leaves, and
+        // the pointer was stored before the place was opened.
         let job = unsafe { &*place.job.load(Ordering::Relaxed) };
         job.take_parts(&place.next, worker);
         // Nothing is left here: no other worker need look. While this one is inside, the place cannot be opened anew.

@@ -25,12 +25,18 @@ impl Launch<'_> {
         for (to, from) in frequencies.0.iter_mut().zip(rope.frequencies.iter()) {
             *to = *from;
         }
+        let magnitude = rope.magnitude;
         let neox = i32::from(rope.kind == RopeKind::Neox);
         let grid = Grid::row(rows, 256);
         let (heads, head_dim, rotated, first) = (int(heads)?, int(head_dim)?, int(rope.rotated)?, int(first)?);
-        // SAFETY: (float*, int, int, int, int, int, Frequencies).
+        // SAFETY: (float*, int, int, int, int, int, float, Frequencies).
         unsafe {
-            self.launch(Module::Base, "rope", grid, arguments![at, heads, head_dim, rotated, first, neox, frequencies])
+            self.launch(
+                Module::Base,
+                "rope",
+                grid,
+                arguments![at, heads, head_dim, rotated, first, neox, magnitude, frequencies],
+            )
         }
     }
 }

@@ -20,8 +20,8 @@ pub(super) fn within(of: &CopyWithin, at: &Bound<'_>) -> Result<(), String> {
 
 pub(super) fn across(of: &CopyAcross, at: &Bound<'_>) -> Result<(), String> {
     let other = at.shared.reached(of.from.card)?;
-    // SAFETY: see `Bound`: events order the copy after what writes the other card's bytes, which the ledger proves, and `other`
-    // keeps them.
+    // SAFETY: see `Bound`: events order the copy after what writes the other card's bytes, which the ledger proves, and
+    // `other` keeps them.
     at.write::<u8>(&of.to)?.copy_from_slice(unsafe { other.read(&of.from) }?);
     Ok(())
 }

@@ -16,8 +16,8 @@ mod wire;
 use bytemuck::{AnyBitPattern, Pod};
 
 use super::{Checked, Shared};
-use crate::card::command::Routing;
-use crate::card::{Command, HostSpan, Span};
+use crate::card::command::{Access, Routing};
+use crate::card::{Command, HostAccess, HostSpan, Span};
 use crate::cpu::{self, Team};
 
 /// Runs the command on the calling thread and the team.
@@ -25,6 +25,14 @@ use crate::cpu::{self, Team};
 /// # Errors
 /// What a kernel refused.
 pub(super) fn run(shared: &Shared, checked: &Checked) -> Result<(), String> {
+    let accesses = checked.command().accesses();
+    // Held while the command runs, so that the slices of host memory below alias nothing.
+    let borrowed = accesses.iter().filter_map(|access| match access {
+        Access::HostRead(span) => Some(span.borrow(HostAccess::Read)),
+        Access::HostWrite(span) => Some(span.borrow(HostAccess::Write)),
+        Access::Read(_) | Access::Write(_) => None,
+    });
+    let _borrowed = borrowed.collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
     let at = &Bound { shared };
     match checked.command() {
         Command::CopyIn(operation) => copy::into_card(operation, at),
@@ -52,9 +60,9 @@ fn same(input: &Span, output: &Span) -> bool {
 
 /// Slices of the bytes that one checked command declares, while it runs.
 ///
-/// Its methods are only called with the command's own spans, as its accesses declare them: `write` for what it writes, `read`
-/// for what it only reads. [`Checked`] says that the former overlap nothing else of the command, and events order the command
-/// after all others that use its bytes, which the ledger proves.
+/// Its methods are only called with the command's own spans, as its accesses declare them: `write` for what it writes,
+/// `read` for what it only reads. [`Checked`] says that the former overlap nothing else of the command, and events
+/// order the command after all others that use its bytes, which the ledger proves.
 pub(super) struct Bound<'a> {
     shared: &'a Shared,
 }
@@ -70,7 +78,8 @@ impl<'a> Bound<'a> {
     }
 
     fn write<T: Pod>(&self, span: &Span) -> Result<&'a mut [T], String> {
-        // SAFETY: see `Bound`: what is written here is touched by nothing else of this command nor, while it runs, by another.
+        // SAFETY: see `Bound`: what is written here is touched by nothing else of this command nor, while it runs, by
+        // another.
         unsafe { self.shared.memory.write(span) }
     }
 
@@ -81,12 +90,13 @@ impl<'a> Bound<'a> {
     }
 
     fn host_read(&self, span: &HostSpan) -> &'a [u8] {
-        // SAFETY: see `Bound`; the command in `Checked` keeps the host buffer.
+        // SAFETY: see `Bound`; the command in `Checked` keeps the host buffer, and `run` has borrowed the span.
         unsafe { std::slice::from_raw_parts(span.start(), span.bytes()) }
     }
 
     fn host_write(&self, span: &HostSpan) -> &'a mut [u8] {
-        // SAFETY: see `Bound`; the command in `Checked` keeps the host buffer, which was not sealed at submission.
+        // SAFETY: see `Bound`; the command in `Checked` keeps the host buffer, and `run` has borrowed the span for
+        // writing.
         unsafe { std::slice::from_raw_parts_mut(span.start(), span.bytes()) }
     }
 }

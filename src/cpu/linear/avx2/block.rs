@@ -16,8 +16,8 @@ pub(super) trait Block {
     /// Its bytes.
     const BYTES: usize;
 
-    /// Hands the block's groups to the sink in ascending order. `x_at`: where the activations of the block begin in their
-    /// row, in bytes.
+    /// Hands the block's groups to the sink in ascending order. `x_at`: where the activations of the block begin in
+    /// their row, in bytes.
     ///
     /// # Safety
     /// AVX2, FMA and F16C exist; each of `rows` points at a block, and the sink's rows have activations for it.

@@ -59,8 +59,8 @@ unsafe fn feed_looked_up<S: Sink>(
     x_at: usize,
     sink: &mut S,
 ) {
-    // SAFETY: each of `rows` has `bytes` bytes, each of `at` 32, each array of factors eight floats; the caller vouches for
-    // the rest.
+    // SAFETY: each of `rows` has `bytes` bytes, each of `at` 32, each array of factors eight floats; the caller vouches
+    // for the rest.
     unsafe {
         let d = halves(rows, 0);
         let (mut values, mut factors) = ([_mm256_setzero_si256(); 8], [[0.0_f32; 8]; 2]);

@@ -96,8 +96,8 @@ impl Block for Q3K {
     }
 }
 
-/// The 6-bit scales and minima of a Q4_K or Q5_K block: two registers each, sub-block `j` in byte `j % 4` of register `j / 4`;
-/// and the block's own two factors, the minimum's negated.
+/// The 6-bit scales and minima of a Q4_K or Q5_K block: two registers each, sub-block `j` in byte `j % 4` of register
+/// `j / 4`; and the block's own two factors, the minimum's negated.
 struct KScales {
     scales: [__m256i; 2],
     mins: [__m256i; 2],

@@ -1,9 +1,9 @@
 //! The kernels for AVX2, FMA and F16C.
 //!
-//! A tile is eight outputs, one in each 32-bit lane. `block.rs` brings a group of elements of eight weight rows into that
-//! form (a transposition of 32-bit columns), `step.rs` multiplies it with one row of activations, whose elements are
-//! broadcast four (bytes), two (words) or one (floats) at a time; the group stays in registers while all rows of the chunk
-//! pass. A single row takes the same way with its sum in a register.
+//! A tile is eight outputs, one in each 32-bit lane. `block.rs` brings a group of elements of eight weight rows into
+//! that form (a transposition of 32-bit columns), `step.rs` multiplies it with one row of activations, whose elements
+//! are broadcast four (bytes), two (words) or one (floats) at a time; the group stays in registers while all rows of
+//! the chunk pass. A single row takes the same way with its sum in a register.
 
 mod block;
 mod convert;
@@ -24,7 +24,8 @@ use step::{Many, One, Sink};
 /// Computes a task.
 ///
 /// # Safety
-/// The CPU has AVX2, FMA and F16C; `task.x` are readable rows of the right form; `task.result` is this thread's to write.
+/// The CPU has AVX2, FMA and F16C; `task.x` are readable rows of the right form; `task.result` is this thread's to
+/// write.
 pub(super) unsafe fn run(task: &Task<'_>) {
     // SAFETY: the caller's obligations are those of `tiles`.
     unsafe {
