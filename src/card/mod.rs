@@ -81,6 +81,9 @@ pub enum CardKind {
 /// A region takes its size rounded up to this of a card's budget; a card whose memory needs no alignment takes less.
 pub const REGION_ALIGN: usize = 256;
 
+/// Ten minutes: a layer of a long wave on a slow link, or of a large model on a CPU, takes minutes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A card as other cards see it.
 #[derive(Clone)]
 pub struct Neighbour {
@@ -160,6 +163,12 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// When the device is lost.
     fn recover(&self) -> Result<(), CardError>;
+
+    /// How long the host waits for the card at most. What takes longer hangs: [`Card::sync`] and [`Card::drain`] of a device report it as an
+    /// error then, and so does whoever polls [`Card::finished`].
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
 
     /// How long the stream has stood still for events so far, as far as the card measures it.
     fn waited(&self, _on: Stream) -> Duration {

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct::card::{
     Card, CardError, CardKind, Command, Event, EventState, HostSpan, Leases, Neighbour, Region, Stream, Why, Wire,
@@ -53,6 +53,11 @@ pub trait Listen: Send + Sync {
     /// Hears of memory that is taken.
     fn allocates(&self, _bytes: Bytes) {}
 
+    /// How long the host waits for the card, which then counts as hung, as a GPU's driver and this crate's card of it see it.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether the card passes for a GPU, which uses no host memory in place.
     fn is_gpu(&self) -> bool {
         false
@@ -75,6 +80,19 @@ impl Tap {
 
     fn waited(&self, call: Call, run: impl FnOnce(&dyn Card) -> Result<(), CardError>) -> Result<(), CardError> {
         if self.listener.forwards(call) { self.heard(call, run) } else { Ok(()) }
+    }
+
+    /// The error of a card that hangs: the event has not ended in time.
+    fn ended(&self, card: &dyn Card, event: &Event) -> Result<Option<CardError>, CardError> {
+        let Some(patience) = self.listener.patience() else { return Ok(None) };
+        let deadline = Instant::now() + patience;
+        while !card.finished(event)? {
+            if Instant::now() >= deadline {
+                return Ok(Some(CardError::Device { card: card.id(), reason: "it hangs".to_owned() }));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(None)
     }
 
     fn heard<T>(&self, call: Call, run: impl FnOnce(&dyn Card) -> T) -> T {
@@ -128,15 +146,30 @@ impl Card for Tap {
     }
 
     fn sync(&self, event: &Event, why: Why) -> Result<(), CardError> {
-        self.waited(Call::Sync(why), |card| card.sync(event, why))
+        self.waited(Call::Sync(why), |card| self.ended(card, event)?.map_or_else(|| card.sync(event, why), Err))
     }
 
     fn drain(&self, on: Stream, why: Why) -> Result<(), CardError> {
-        self.waited(Call::Drain(on, why), |card| card.drain(on, why))
+        self.waited(Call::Drain(on, why), |card| {
+            let hung = if self.listener.patience().is_some() { self.ended(card, &card.record(on)?)? } else { None };
+            hung.map_or_else(|| card.drain(on, why), Err)
+        })
     }
 
     fn recover(&self) -> Result<(), CardError> {
+        for on in Stream::ALL {
+            let hung = if self.listener.patience().is_some() {
+                self.ended(self.card.as_ref(), &self.card.record(on)?).ok().flatten()
+            } else {
+                None
+            };
+            hung.map_or(Ok(()), Err)?;
+        }
         self.card.recover()
+    }
+
+    fn patience(&self) -> Duration {
+        self.listener.patience().unwrap_or_else(|| self.card.patience())
     }
 
     fn waited(&self, on: Stream) -> Duration {

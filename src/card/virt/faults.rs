@@ -35,6 +35,7 @@ pub(super) enum Place {
     CopyRun,
     Alloc,
     Kernel(&'static str),
+    Hung(&'static str),
     Corrupted,
     Stuck,
 }
@@ -60,6 +61,12 @@ impl Faults {
         self.arm(Place::Kernel(name), n);
     }
 
+    /// Lets the `n`th command from now that has this name not begin before [`Faults::clear`]: its stream hangs.
+    pub fn hang_in(&self, name: &'static str, n: usize) {
+        self.set().held = true;
+        self.arm(Place::Hung(name), n);
+    }
+
     /// Lets the `n`th arrival from another card from now bring a wrong byte.
     pub fn corrupt_arrival(&self, n: usize) {
         self.arm(Place::Corrupted, n);
@@ -71,7 +78,7 @@ impl Faults {
         self.arm(Place::Stuck, n);
     }
 
-    /// Blocks while an arrival is to be held.
+    /// Blocks while an arrival or a command is to be held.
     pub(super) fn wait_until_cleared(&self) {
         while self.set().held {
             std::thread::sleep(Duration::from_millis(1));

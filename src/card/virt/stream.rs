@@ -115,6 +115,9 @@ impl Worker {
             // Past the panic hook: the panic is wanted, nobody needs to read about it.
             resume_unwind(Box::new("injected"));
         }
+        if faults.strikes(Place::Hung(command.name())) {
+            faults.wait_until_cleared();
+        }
         if command.copied().is_some() && faults.strikes(Place::CopyRun) {
             return Err("the copy failed (injected)".to_owned());
         }

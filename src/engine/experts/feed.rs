@@ -1,7 +1,7 @@
 //! The issuer's loop: entry by entry, issue or skip. It knows a link only as [`Link`], so it can be checked without a card.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::gate::{Decision, Gate};
 use super::handshake::{Fate, Handshake};
@@ -33,6 +33,14 @@ pub trait Link {
     /// # Errors
     /// When the card has failed.
     fn finished(&self, arrived: &Self::Event) -> Result<bool, CardError>;
+
+    /// The oldest queued copy has been waited for that long.
+    ///
+    /// # Errors
+    /// When that is too long: the card hangs.
+    fn waited(&self, _how_long: Duration) -> Result<(), CardError> {
+        Ok(())
+    }
 }
 
 /// Walks all entries, until the end or until the handshake is stopped. With a gate, at most `depth` copies are kept queued.
@@ -84,11 +92,13 @@ fn wait_for_room<L: Link>(
     handshake: &Handshake<L::Event>,
     link: &L,
 ) -> Result<bool, CardError> {
+    let mut since = Instant::now();
     loop {
         while let Some(oldest) = queued.front()
             && link.finished(oldest)?
         {
             queued.pop_front();
+            since = Instant::now();
         }
         if queued.len() < depth {
             return Ok(true);
@@ -96,5 +106,7 @@ fn wait_for_room<L: Link>(
         if handshake.pause(POLL) {
             return Ok(false);
         }
+        // Compute waits for this thread and not for the card, so it would not learn of a card that hangs.
+        link.waited(since.elapsed())?;
     }
 }

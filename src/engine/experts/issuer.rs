@@ -120,6 +120,14 @@ impl Link for Job {
         Ok(())
     }
 
+    fn waited(&self, how_long: Duration) -> Result<(), CardError> {
+        if how_long < self.card.patience() {
+            return Ok(());
+        }
+        let reason = format!("a streamed expert has not arrived after {} s: the device hangs", how_long.as_secs());
+        Err(CardError::Device { card: self.card.id(), reason })
+    }
+
     fn finished(&self, arrived: &Event) -> Result<bool, CardError> {
         self.card.finished(arrived)
     }
