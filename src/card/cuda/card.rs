@@ -239,8 +239,9 @@ impl CudaCard {
         // SAFETY: the stream lives as long as the card.
         let drained = unsafe { wait::stream(queue.stream, limit) };
         if let Err(Unended::Hung(_)) = drained {
-            // The device may still come to it: it is never given back.
+            // The device may still come to it: it is never given back. Page locks and other memory stay, too, whoever drops them first.
             std::mem::forget(before);
+            self.context.abandon();
             return drained;
         }
         // A failed device runs nothing any more: nobody reads or writes the host memory.
@@ -292,6 +293,9 @@ impl Card for CudaCard {
             self.trace.as_ref().map(|trace| Ok((trace, trace.start(queue.stream)?))).transpose().map_err(lost)?;
         let launched = launch.command(&command, &mut held.now);
         if let Some(unended) = launch.trouble.take() {
+            if let Unended::Hung(_) = unended {
+                self.context.abandon();
+            }
             return Err(self.fault.unended(on, unended));
         }
         match launched {
@@ -385,7 +389,10 @@ impl Drop for CudaCard {
                 tracing::warn!("{error}. Its memory is left to the end of the program");
             }
             if self.fault.hung() {
-                self.context.abandon();
+                for queue in &self.streams {
+                    let mut held = queue.held.lock().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::forget(std::mem::take(&mut *held));
+                }
                 return;
             }
         }

@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 
 use super::device::Context;
 use super::fault::Fault;
-use super::wait::{self, PATIENCE};
+use super::wait::{self, PATIENCE, Unended};
 use crate::card::{CardError, EventState, Stream};
 
 /// Driver events that nobody uses.
@@ -97,7 +97,12 @@ impl EventState for Recorded {
         self.fault.check()?;
         self.events.context.bind().map_err(|error| self.fault.lose(self.name, error))?;
         // SAFETY: the event lives until `drop`.
-        unsafe { wait::event(self.event, PATIENCE) }.map_err(|unended| self.fault.unended(self.name, unended))
+        unsafe { wait::event(self.event, PATIENCE) }.map_err(|unended| {
+            if let Unended::Hung(_) = unended {
+                self.events.context.abandon();
+            }
+            self.fault.unended(self.name, unended)
+        })
     }
 
     fn as_any(&self) -> &dyn Any {
