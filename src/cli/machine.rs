@@ -8,15 +8,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::card::CardKind;
 use crate::card::cuda::CompilerSettings;
 use crate::card::timeline::Timeline;
 use crate::engine::{Engine, Presence, Rig, RigOptions};
 use crate::gguf::Gguf;
 use crate::model::Model;
-use crate::plan::{self, CardBudget, Crossing, HandOffPlan, HandOffWay, HostBudget, Plan};
-use crate::topology::{self, CardAddress, Flow, Links, Topology};
-use crate::units::{Bytes, CardId, Rate};
+use crate::plan::{self, HandOffPlan, HandOffWay, Plan};
+use crate::topology::{CardAddress, Topology};
+use crate::units::{Bytes, Rate};
 
 /// What runs where.
 #[derive(clap::Args)]
@@ -199,17 +198,6 @@ impl MachineArgs {
     }
 }
 
-/// How fast a GPU reads its memory where the topology does not say: a mid-range one.
-const UNDECLARED_RATE: Rate = Rate(400e9);
-
-/// The kind of card the planner counts with: a modelled card holds what a real one would.
-fn planned_as(kind: topology::CardKind) -> CardKind {
-    match kind {
-        topology::CardKind::Virtual => CardKind::Virtual,
-        topology::CardKind::Cuda | topology::CardKind::Sim => CardKind::Cuda,
-    }
-}
-
 /// Opens a model file.
 pub fn open_model(path: &Path) -> anyhow::Result<Arc<Model>> {
     Ok(Arc::new(Model::open(path)?))
@@ -217,51 +205,14 @@ pub fn open_model(path: &Path) -> anyhow::Result<Arc<Model>> {
 
 /// The plan of a model on a rig.
 pub fn make_plan(model: &Model, topology: &Topology) -> anyhow::Result<Plan> {
-    let links = Links::new(topology);
-    let rates = links.all_to_cards();
-    let ids = topology.cards().iter().map(|card| card.id);
-    let before = ids.clone().take(1).chain(ids);
-    let all = topology.cards().iter().map(|card| Flow::ToCard(card.id)).chain([Flow::Workers]).collect::<Vec<_>>();
-    let host = HostBudget {
-        memory: topology.host.memory,
-        workers: topology.host.workers as usize,
-        rate: links.together(&all).last().copied().unwrap_or(topology.host.rate),
-    };
-    let cards = topology
-        .cards()
-        .iter()
-        .zip(rates)
-        .zip(before)
-        .map(|((card, link), before)| CardBudget {
-            id: card.id,
-            name: card.name.clone(),
-            kind: planned_as(card.kind),
-            memory: card.usable(),
-            link,
-            compute: card.compute,
-            crossing: crossing(&links, before, card.id),
-            rate: card.rate.unwrap_or(match planned_as(card.kind) {
-                CardKind::Virtual => topology.host.rate,
-                CardKind::Cuda => UNDECLARED_RATE,
-            }),
-        })
-        .collect();
-    let request = plan::Request { spec: &model.spec, cards, host, settings: &topology.run };
-    plan::plan(&request).context("no plan fits")
-}
-
-/// What hidden states can have on their way between two cards.
-fn crossing(links: &Links, from: CardId, to: CardId) -> Crossing {
-    let (out, back) = (links.alone(Flow::ToHost(from)).0, links.alone(Flow::ToCard(to)).0);
-    let peer = links.peer_allowed(from, to).then(|| links.alone(Flow::Between(from, to)));
-    Crossing { staged: Rate(out * back / (out + back)), peer }
+    plan::for_topology(&model.spec, topology).context("no plan fits")
 }
 
 /// Loads an engine with a progress bar.
 pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: &RigOptions) -> anyhow::Result<Engine> {
     let rig = Rig::open(topology, &model.spec, options)?;
     let planned = plan.hand_offs.clone();
-    let (begin, bytes) = (Instant::now(), Engine::load_bytes(&model));
+    let (begin, bytes) = (Instant::now(), Engine::load_bytes(&model, &plan));
     let bar = progress("loading", bytes.0);
     let engine = Engine::load(model, plan, &rig, &|bytes: Bytes| bar.inc(bytes.0))?;
     bar.finish_and_clear();

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use super::machine::{MachineArgs, open_model};
+use crate::text::Tokenizer;
 
 /// Arguments of `plan`.
 #[derive(clap::Args)]
@@ -17,6 +18,8 @@ pub struct Args {
 /// Makes the plan and prints it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let model = open_model(&args.machine.model)?;
+    // What cannot be run is not planned.
+    Tokenizer::check(model.gguf())?;
     let topology = args.machine.topology(&model)?;
     let plan = args.machine.plan(&model, &topology)?;
     if args.json {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::sequence::SequenceId;
 use super::ticket::Running;
+use crate::plan::Waves;
 use crate::units::TokenId;
 
 /// One wave of a prompt.
@@ -17,10 +18,8 @@ pub(super) struct Wave {
     pub rows: usize,
     /// Its number in the prompt.
     pub number: usize,
-    /// Waves of the prompt.
-    pub of: usize,
-    /// Tokens of the prompt's shortest wave: what the floor and the routed stream's bound are compared with. Others have at most one more.
-    pub shortest: usize,
+    /// All waves of the prompt.
+    pub waves: Waves,
     /// Position after the prompt's last token.
     pub end: usize,
 }

@@ -40,7 +40,7 @@ pub use ticket::{Output, Request, Ticket, TicketId};
 
 use crate::card::{Card, Stream, baton};
 use crate::model::Model;
-use crate::plan::{Plan, Use, memory};
+use crate::plan::{Home, Plan, Use, Waves, memory};
 use crate::units::{Bytes, TokenId};
 use buffers::HostBuffers;
 use experts::arena::Arena;
@@ -82,7 +82,7 @@ impl Engine {
         let embeddings = Embeddings::new(&rig.host, first)?;
         let between = plan.stages.iter().skip(1).map(|stage| handoff::buffers(&rig.host, stage.host.arriving / 2));
         let between = between.collect::<Result<Vec<_>, _>>()?;
-        let arena = Arc::new(Arena::load(&model, &rig.host, progress)?);
+        let arena = Arc::new(Arena::load(&model, &plan.host.homes, &rig.host, progress)?);
         let load = |(stage, buffers)| Stage::load(&model, &plan, stage, rig, &arena, buffers, progress);
         let loaded = plan.stages.iter().zip(buffers).map(load).collect::<Result<Vec<_>, _>>()?;
         let counters = loaded.iter().map(|stage| Arc::clone(&stage.counters)).collect();
@@ -120,11 +120,12 @@ impl Engine {
         Ok(Self { plan, model, cards, counters, latest_gates, free, stages })
     }
 
-    /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them.
-    pub fn load_bytes(model: &Model) -> Bytes {
+    /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them: experts that live in the file are read later.
+    pub fn load_bytes(model: &Model, plan: &Plan) -> Bytes {
         let spec = &model.spec;
         let dense: usize = spec.layers.iter().flat_map(|layer| layer.dense_tensors()).map(|tensor| tensor.bytes).sum();
-        Bytes((dense + spec.output_norm.bytes + spec.head.bytes) as u64) + spec.expert_bytes()
+        let experts = [Home::Arena, Home::Card].map(|home| plan.host.homes.count(spec, home).1);
+        Bytes((dense + spec.output_norm.bytes + spec.head.bytes) as u64) + experts[0] + experts[1]
     }
 
     /// The plan; its hand-offs are those that are used, also where another one was planned and did not work.
@@ -293,16 +294,16 @@ impl Engine {
 
     /// The waves of a prompt from position `held` on, of equal size.
     fn waves(&self, sequence: SequenceId, held: usize, tokens: &[TokenId]) -> Vec<(Rows, Arc<[TokenId]>)> {
-        let of = tokens.len().div_ceil(self.plan.wave);
-        let shortest = tokens.len() / of.max(1);
+        let waves = Waves::of(tokens.len(), self.plan.wave);
+        let of = waves.count;
         let end = held + tokens.len();
         let mut jobs = Vec::with_capacity(of);
         let mut rest = tokens;
         for number in 0..of {
-            let rows = shortest + usize::from(number < tokens.len() % of);
+            let rows = waves.rows(number);
             let (part, left) = rest.split_at(rows.min(rest.len()));
             let first = end - rest.len();
-            jobs.push((Rows::Wave(Wave { sequence, first, rows, number, of, shortest, end }), Arc::from(part)));
+            jobs.push((Rows::Wave(Wave { sequence, first, rows, number, waves, end }), Arc::from(part)));
             rest = left;
         }
         jobs

@@ -86,7 +86,7 @@ impl Stage {
     /// Lends the staging pool, if a wave of the prompt has a cached prefix in host memory.
     fn start_staging(&mut self, wave: &Wave) -> Result<(), EngineError> {
         let Some(streamed) = &mut self.streamed else { return Ok(()) };
-        if wave.end - wave.shortest <= self.kv.resident() {
+        if wave.end - wave.waves.shortest <= self.kv.resident() {
             return Ok(());
         }
         let (span, refilled) = match &mut self.pool {
@@ -105,11 +105,11 @@ impl Stage {
             _ => return Ok(()),
         };
         let first = self.layers.first().map_or(0, |layer| layer.index);
-        let depth = (wave.shortest <= self.prompt.routed_upto).then_some(self.prompt.depth);
+        let depth = (wave.waves.shortest <= self.prompt.routed_upto).then_some(self.prompt.depth);
         let Self { card, arena, counters, latest_gate, watcher, pool: Some(pool), .. } = self else { return Ok(()) };
-        self.ring = Some(if wave.shortest >= self.prompt.floor {
+        self.ring = Some(if wave.waves.reach(self.prompt.floor) {
             let parts = RingParts { card, arena, counters, latest_gate, watcher };
-            Ring::Streamed(StreamedRing::start(&parts, pool, first, &streamed, wave.of, depth)?)
+            Ring::Streamed(StreamedRing::start(&parts, pool, first, &streamed, wave.waves.count, depth)?)
         } else if self.prompt.host_pool {
             Ring::HostPool
         } else {

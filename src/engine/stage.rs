@@ -88,7 +88,7 @@ impl Stage {
             }),
         };
         let host_share = streamed.as_ref().map_or(HostShare::ALL, |streamed| share_of(stage, &streamed.host));
-        let pool = stage.experts.as_ref().map(|experts| Pool::load(card, arena, experts)).transpose()?;
+        let pool = stage.experts.as_ref().map(|experts| Pool::load(card, arena, experts, progress)).transpose()?;
         card.drain(Stream::Compute, waits::LOADED)?;
         card.drain(Stream::Experts, waits::LOADED)?;
         Ok(Self {
@@ -158,6 +158,7 @@ impl Stage {
                 pool.doubt();
             }
             self.card.recover()?;
+            self.arena.recovered(self.card.id());
         } else {
             ended.and(staged)?;
         }

@@ -92,6 +92,15 @@ impl Shard {
         self.contents().is_empty()
     }
 
+    /// Asks the system to read bytes into its cache meanwhile; nothing happens where it cannot.
+    pub fn read_ahead(&self, offset: u64, bytes: usize) {
+        if let Contents::Mapped { file, .. } = &self.contents {
+            let bytes = std::num::NonZeroU64::new(bytes as u64);
+            // Only advice: what is not read ahead is read when it is wanted.
+            let _ = rustix::fs::fadvise(file.file(), offset, bytes, rustix::fs::Advice::WillNeed);
+        }
+    }
+
     /// Fills `out` with the bytes from `offset` on by a positioned read, past the mapping.
     ///
     /// # Errors

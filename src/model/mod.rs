@@ -95,4 +95,13 @@ impl Model {
         }
         Ok(())
     }
+
+    /// Asks the system to read one expert into its cache; nothing happens where it cannot.
+    pub fn read_expert_ahead(&self, layer: &ExpertsSpec, expert: usize) {
+        for tensor in [&layer.gate, &layer.up, &layer.down] {
+            if let Some(shard) = self.gguf.shards().get(tensor.shard) {
+                shard.read_ahead(tensor.matrix_offset(expert), tensor.matrix_bytes());
+            }
+        }
+    }
 }

@@ -1,37 +1,12 @@
-//! The plan in words: its notes, and the table a person reads.
+//! The plan in words: the table a person reads.
 
 use std::fmt;
 
-use super::{HandOffWay, KvPlan, Plan, Request, StagePlan, Use};
-use crate::ops::ATTENTION_TILE;
-use crate::topology::Share;
+use super::handoff::HandOffWay;
+use super::kv::KvPlan;
+use super::memory::Use;
+use super::parts::{HostPlan, Plan, StagePlan};
 use crate::units::{Bytes, CardId};
-
-/// Sentences about decisions that are not visible in the numbers.
-pub(super) fn notes(request: &Request<'_>, plan: &Plan) -> Vec<String> {
-    let mut notes = Vec::new();
-    let spare = request.cards.len() - plan.stages.len();
-    if spare > 0 {
-        notes.push(format!(
-            "{spare} of {} cards stay idle: the model has only {} layers",
-            request.cards.len(),
-            request.spec.layers.len()
-        ));
-    }
-    if let (Share::Percent(percent), false) = (request.settings.kv.host_share, plan.kv.streams()) {
-        notes.push(format!(
-            "kv.host_share is {percent}%, but every cell lives on a card: there is nothing to share in decode"
-        ));
-    }
-    let wanted = request.settings.kv.resident_cells.of(request.settings.context) as usize;
-    if plan.kv.streams() && plan.kv.resident != wanted {
-        notes.push(format!(
-            "run.kv.resident_cells {wanted}: {} cells stay on a card, since attention takes whole tiles of {ATTENTION_TILE}",
-            plan.kv.resident
-        ));
-    }
-    notes
-}
 
 /// Bytes of a stage by what a reader asks for.
 struct Shares {
@@ -84,11 +59,7 @@ impl fmt::Display for Plan {
             )?;
         }
         writeln!(f)?;
-        writeln!(
-            f,
-            "host      experts {} in one arena, buffers {}, of {} declared",
-            self.host.arena, self.host.buffers, self.host.budget
-        )?;
+        self.host.write(f)?;
         writeln!(
             f,
             "context   {} tokens, {} sequence{}, cache in {:?}, {}",
@@ -120,6 +91,33 @@ impl fmt::Display for Plan {
         }
         for note in &self.notes {
             writeln!(f, "note      {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl HostPlan {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { arena, buffers, cards, in_place, budget, .. } = self;
+        let experts = match (arena.is_empty(), self.file_experts) {
+            (false, _) => format!("experts {arena} in one arena"),
+            (true, 0) => "no expert needs a place".to_owned(),
+            (true, _) => "no room for experts".to_owned(),
+        };
+        writeln!(f, "host      {experts}, buffers {buffers}, of {budget} declared")?;
+        if !cards.is_empty() {
+            let whose = if self.shared { "of the same memory" } else { "beside it" };
+            writeln!(f, "          virtual cards take {cards} {whose}")?;
+        }
+        writeln!(f, "          {in_place} of the model's file used in place")?;
+        if self.file_experts > 0 {
+            let seconds = self.file_bytes.0 as f64 / self.disk.0;
+            writeln!(
+                f,
+                "          {} experts, {}, have no place in memory: they are read from the model's file when they are wanted, \
+                 {seconds:.1} s at {} for all of them",
+                self.file_experts, self.file_bytes, self.disk
+            )?;
         }
         Ok(())
     }

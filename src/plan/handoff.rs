@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::{CardBudget, PlanError, Request, StagePlan};
+use super::error::PlanError;
+use super::request::{CardBudget, Crossing, Request};
 use crate::card::CardKind;
 use crate::topology::HandOff;
-use crate::units::{CardId, Rate};
+use crate::units::CardId;
 
 /// A way of hidden states from card to card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,15 +34,6 @@ pub struct HandOffPlan {
     pub why: String,
 }
 
-/// What hidden states on their way to a card from the card before it can have.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Crossing {
-    /// Rate through host memory, one copy after the other.
-    pub staged: Rate,
-    /// Rate from card to card, where the topology allows it.
-    pub peer: Option<Rate>,
-}
-
 impl HandOffWay {
     /// The name used in messages.
     pub const fn name(self) -> &'static str {
@@ -64,8 +56,8 @@ impl HandOffWay {
 }
 
 /// The boundaries between these stages.
-pub(super) fn choose(request: &Request<'_>, stages: &[StagePlan]) -> Vec<HandOffPlan> {
-    let cards = request.cards.iter().take(stages.len());
+pub(super) fn choose(request: &Request<'_>, stages: usize) -> Vec<HandOffPlan> {
+    let cards = request.cards.iter().take(stages);
     let pairs = cards.clone().zip(cards.skip(1));
     let of = |(from, to): (&CardBudget, &CardBudget)| {
         let (way, why) = way(request.settings.hand_off, from.kind == to.kind, &to.crossing);
@@ -104,18 +96,19 @@ pub(super) fn check(request: &Request<'_>) -> Result<(), PlanError> {
 }
 
 /// What to say of a setting that has nothing to act on.
-pub(super) fn note(request: &Request<'_>, stages: &[StagePlan]) -> Option<String> {
+pub(super) fn note(request: &Request<'_>, stages: usize) -> Option<String> {
     let word = match request.settings.hand_off {
         HandOff::Peer => "peer",
         HandOff::Nccl => "nccl",
         HandOff::Auto | HandOff::Host => return None,
     };
-    (stages.len() < 2).then(|| format!("run.hand_off is {word}, but there is one stage: nothing is handed off"))
+    (stages < 2).then(|| format!("run.hand_off is {word}, but there is one stage: nothing is handed off"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Rate;
 
     #[test]
     fn a_way_is_taken_where_it_is_allowed_and_pays() {

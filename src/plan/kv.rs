@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::Request;
+use super::request::Request;
 use crate::model::LayerSpec;
 use crate::ops::{ATTENTION_TILE, CellLayout, KvType};
 use crate::topology::Staging;

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{CardBudget, HostPlan, KvPlan, Request, StagePlan};
+use super::kv::KvPlan;
+use super::request::{CardBudget, Request};
+use super::waves::rows_below;
 use crate::card::{CardKind, REGION_ALIGN};
 use crate::model::{LayerSpec, TensorRef};
 use crate::ops::{ATTENTION_TILE, CellLayout, ExpertSet};
@@ -159,8 +161,8 @@ pub fn row_block(cards: &[CardBudget], wave: usize) -> usize {
 
 /// Rows whose experts the host pool shares: a step's, and with `prompt.host_pool` those of a prompt below the floor.
 pub fn shared_rows(settings: &RunSettings, wave: usize) -> usize {
-    // The prompt's shortest wave is compared with the floor, and other waves have one row more: as many as the floor.
-    let prompt = if settings.prompt.host_pool { (settings.prompt.floor as usize).min(wave) } else { 0 };
+    let below = rows_below(settings.prompt.floor as usize, wave);
+    let prompt = if settings.prompt.host_pool { below } else { 0 };
     prompt.max(settings.sequences as usize)
 }
 
@@ -177,6 +179,9 @@ pub fn tensor_bytes(kind: CardKind, tensor: &TensorRef) -> usize {
     }
 }
 
+/// Blobs of experts on their way from the model's file to a card, and those that the host pool reads at a time.
+pub const FILE_BLOBS: usize = 4;
+
 /// What a stage needs of the host beside the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostBuffers {
@@ -192,6 +197,8 @@ pub struct HostBuffers {
     pub slots: usize,
     /// Logits of one block of rows.
     pub logits: usize,
+    /// Experts on their way from the model's file: taken and given back.
+    pub blobs: usize,
     /// Streamed KV cells of every sequence and layer.
     pub cells: usize,
     /// Decode over streamed cells: queries of a step, f32 `[sequences, heads * head_dim]`.
@@ -207,7 +214,7 @@ pub struct HostBuffers {
 impl HostBuffers {
     /// All bytes.
     pub fn total(&self) -> usize {
-        let expert = self.routed + self.ids + self.normed + self.slots;
+        let expert = self.routed + self.ids + self.normed + self.slots + self.blobs;
         let attention = self.cells + self.queries + self.state + self.partials + self.attended;
         self.arriving + self.logits + expert + attention
     }
@@ -237,18 +244,13 @@ pub fn host_stage(request: &Request<'_>, layers: Range<usize>, wave: usize) -> H
     }
     for experts in own.iter().filter_map(LayerSpec::experts) {
         let picks = shared * experts.rule.top_k;
+        all.blobs = all.blobs.max(2 * FILE_BLOBS * experts.blob().bytes);
         all.routed = all.routed.max(ExpertSet::bytes(experts.experts));
         all.ids = all.ids.max(picks * 4);
         all.normed = shared * spec.width * 4;
         all.slots = all.slots.max(picks * spec.width * 4);
     }
     all
-}
-
-/// What the host holds for these stages.
-pub fn host(request: &Request<'_>, stages: &[StagePlan]) -> HostPlan {
-    let buffers = stages.iter().map(|stage| stage.host.total()).sum::<usize>();
-    HostPlan { budget: request.host.memory, arena: request.spec.expert_bytes(), buffers: Bytes(buffers as u64) }
 }
 
 /// Hidden buffers of each stage: one arrives and one leaves while neighbours compute.

@@ -1,7 +1,9 @@
 //! What layers need of a card, layer by layer, so that a range of layers is a cheap sum.
 
+use super::cost;
+use super::kv::KvPlan;
 use super::memory::{self, ALIGN, Buffer, Use, attention_rows, head_block, row_block, rows};
-use super::{CardBudget, KvPlan, Request};
+use super::request::{CardBudget, Request};
 use crate::card::CardKind;
 use crate::card::command::{Attend, Linear, Phase, RunExperts};
 use crate::model::{AttentionSpec, DenseSpec, ExpertsSpec, Ffn, LayerSpec, Mixer};
@@ -20,7 +22,25 @@ pub(super) struct Needs {
     pub slot_bytes: usize,
     /// Bytes of the staging pool, which lends slots of the expert pool.
     pub staging: usize,
+    /// Multiplications and additions of a wave.
+    pub operations: f64,
 }
+
+/// Whether every layer has its own, or all share the largest.
+const fn adds_up(of: Use) -> bool {
+    matches!(of, Use::Weights | Use::Head | Use::Kv | Use::Pool)
+}
+
+/// The same by the uses' numbers: the search for a split sums needs millions of times.
+const ADDS_UP: [bool; Use::ALL.len()] = {
+    let mut all = [false; Use::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = adds_up(Use::ALL[i]);
+        i += 1;
+    }
+    all
+};
 
 /// Sizes that all layers of a request share.
 #[derive(Clone, Copy)]
@@ -39,20 +59,17 @@ impl Needs {
     fn want(&mut self, of: Use, bytes: usize) {
         let bytes = bytes.next_multiple_of(ALIGN);
         if let Some(place) = self.bytes.get_mut(of as usize) {
-            *place = if Self::adds_up(of) { *place + bytes } else { bytes.max(*place) };
+            *place = if adds_up(of) { *place + bytes } else { bytes.max(*place) };
         }
-    }
-
-    /// Whether every layer has its own, or all share the largest.
-    fn adds_up(of: Use) -> bool {
-        matches!(of, Use::Weights | Use::Head | Use::Kv | Use::Pool)
     }
 
     /// These layers and others.
     pub fn and(mut self, other: &Self) -> Self {
-        for (of, bytes) in Use::ALL.into_iter().zip(other.bytes) {
-            self.want(of, bytes);
+        // Both are rounded already.
+        for ((place, bytes), adds_up) in self.bytes.iter_mut().zip(other.bytes).zip(ADDS_UP) {
+            *place = if adds_up { *place + bytes } else { bytes.max(*place) };
         }
+        self.operations += other.operations;
         self.experts += other.experts;
         self.expert_bytes += other.expert_bytes;
         self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
@@ -75,7 +92,7 @@ impl Needs {
 
     /// Bytes that grow with the wave: all but weights and cells.
     pub fn work(&self) -> usize {
-        let kept = Use::ALL.into_iter().zip(self.bytes).filter(|(of, _)| Self::adds_up(*of));
+        let kept = Use::ALL.into_iter().zip(self.bytes).filter(|(of, _)| adds_up(*of));
         self.total() - kept.map(|(_, bytes)| bytes).sum::<usize>()
     }
 
@@ -92,6 +109,8 @@ impl Needs {
         let mut needs = Self::default();
         needs.want(Use::Hidden, memory::hidden_buffers(stages) * hidden);
         needs.want(Use::Normed, hidden);
+        // Products name it also where they need none of it, as those of few columns do.
+        needs.want(Use::Scratch, 1);
         needs.want(Use::Scratch, Linear::scratch_bytes(card.kind, scale.rows, spec.width));
         needs
     }
@@ -116,6 +135,7 @@ impl Needs {
         let mut needs = Self::default();
         let weights = layer.dense_tensors().into_iter().map(|tensor| memory::tensor_bytes(scale.kind, tensor)).sum();
         needs.want(Use::Weights, weights);
+        needs.operations = cost::operations(layer, scale.rows, 0);
         let Mixer::Attention(attention) = &layer.mixer;
         needs.attention(attention, scale);
         match &layer.ffn {

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::error::PlanError;
 use super::needs::Needs;
-use super::{CardBudget, PlanError, Request};
+use super::request::{CardBudget, Request};
 use crate::model::{ExpertsSpec, Ffn, ModelSpec};
 use crate::topology::Ring;
 use crate::units::Bytes;
@@ -17,6 +18,13 @@ pub struct Placement {
     pub layer: usize,
     /// The expert.
     pub expert: usize,
+}
+
+impl Placement {
+    /// What a table by layer and expert says of it.
+    pub(super) fn of_mut<T>(self, table: &mut [Vec<T>]) -> Option<&mut T> {
+        table.get_mut(self.layer)?.get_mut(self.expert)
+    }
 }
 
 /// The expert pool of a stage.
@@ -45,6 +53,13 @@ pub struct ExpertsPlan {
     pub experts: usize,
     /// Bytes of the stage's experts that do not live on the card during a streamed prompt.
     pub streamed: Bytes,
+}
+
+impl ExpertsPlan {
+    /// Residents that never give way: the first so many.
+    pub fn stays(&self) -> usize {
+        self.residents.len() - self.displaced - self.staged
+    }
 }
 
 /// The planner's ring holds the experts of a layer, so that they cross the link while the layer before is computed. It takes at most half
@@ -83,13 +98,14 @@ fn staging_slots(needs: &Needs) -> usize {
     needs.staging.div_ceil(needs.slot_bytes.max(1))
 }
 
-/// Lays out the pool of a stage in `free` bytes of its card.
+/// Lays out the pool of a stage in `free` bytes of its card; `give_way` says whether residents may make way for the planner's ring.
 pub(super) fn lay_out(
     request: &Request<'_>,
     card: &CardBudget,
     layers: Range<usize>,
     all: &Needs,
     free: usize,
+    give_way: bool,
 ) -> Result<Option<ExpertsPlan>, PlanError> {
     if all.experts == 0 {
         return Ok(None);
@@ -121,7 +137,7 @@ pub(super) fn lay_out(
     let everything = slots == all.experts + staging;
     let layer = layers_of(request.spec, layers.clone()).map(|(_, experts)| experts.experts).max().unwrap_or(0);
     let (ring, minimum) =
-        if everything { (0, 0) } else { ring(request, card, layer, slots - staging, all.slot_bytes)? };
+        if everything { (0, 0) } else { ring(request, card, layer, slots - staging, all.slot_bytes, give_way)? };
     let own = slots - staging - ring;
     let residents = spread(request.spec, layers, if everything { all.experts } else { slots - minimum });
     let staged = (residents.len() - own).min(staging);
@@ -156,8 +172,10 @@ fn ring(
     layer: usize,
     slots: usize,
     slot_bytes: usize,
+    give_way: bool,
 ) -> Result<(usize, usize), PlanError> {
     let wanted = match request.settings.prompt.ring {
+        Ring::Auto if !give_way => MINIMUM.min(slots),
         Ring::Auto => layer.min((slots / 2).max(LEAST_AUTO_RING)).min(slots),
         Ring::Slots(n) => n as usize,
         Ring::Bytes(bytes) => (bytes.len() / slot_bytes).max(1),

@@ -1,67 +1,13 @@
 //! Refusals: what does not fit, where, by how much, and the smallest change that would make it fit.
 
-use thiserror::Error;
-
-use super::{HostPlan, Request, handoff, split};
+use super::error::PlanError;
+use super::handoff;
+use super::parts::HostPlan;
+use super::request::Request;
+use super::split::Split;
 use crate::ops::{ATTENTION_TILE, KvType};
 use crate::topology::{ResidentCells, RunSettings};
 use crate::units::Bytes;
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// A card is too small for any split of the layers.
-    #[error("{card}: layers, cache and work memory need at least {wanted}, {available} is there; {}", .fixes.join(", or "))]
-    TooSmall {
-        /// The card's name.
-        card: String,
-        /// The least that would do.
-        wanted: Bytes,
-        /// The card's memory less its reserve.
-        available: Bytes,
-        /// Changes that would make the model fit, smallest first.
-        fixes: Vec<String>,
-    },
-    /// The pins leave no split of the layers.
-    #[error(
-        "run.pins.layers leave no way to run all {layers} layers on the cards in their order; remove a pin or widen it"
-    )]
-    Pins {
-        /// Layers of the model.
-        layers: usize,
-    },
-    /// A pinned amount does not fit.
-    #[error("{card}: {what} need {wanted}, {free} is free; {fix}")]
-    Pin {
-        /// The card's name.
-        card: String,
-        /// What was pinned.
-        what: String,
-        /// Its bytes.
-        wanted: Bytes,
-        /// What is free for it.
-        free: Bytes,
-        /// What to do.
-        fix: String,
-    },
-    /// The host's memory is too small.
-    #[error("host memory: experts and buffers need {wanted}, {available} is declared; raise rig.host.memory by {}", Bytes(.wanted.0 - .available.0))]
-    Host {
-        /// Bytes of arena and buffers.
-        wanted: Bytes,
-        /// What the topology declares.
-        available: Bytes,
-    },
-    /// A setting asks for something this version cannot do.
-    #[error("{setting}: {why}")]
-    Unsupported {
-        /// The setting's path in the topology.
-        setting: &'static str,
-        /// Why, and what to do.
-        why: String,
-    },
-}
 
 /// Refuses settings that cannot act.
 pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
@@ -81,29 +27,75 @@ pub(super) fn check_settings(request: &Request<'_>) -> Result<(), PlanError> {
     if settings.sequences == 0 {
         return unsupported("run.sequences", "at least one sequence is needed".to_owned());
     }
+    check_pins(request)?;
     handoff::check(request)
 }
 
+/// Refuses pins of layers and experts that the model does not have.
+fn check_pins(request: &Request<'_>) -> Result<(), PlanError> {
+    let (spec, pins) = (request.spec, &request.settings.pins);
+    let unsupported = |setting, why: String| Err(PlanError::Unsupported { setting, why });
+    let name = |id| request.cards.iter().find(|card| card.id == id).map_or("a card", |card| card.name.as_str());
+    let layers = spec.layers.len();
+    for pin in &pins.layers {
+        let last = pin.last.unwrap_or(pin.first);
+        if last.max(pin.first) as usize >= layers {
+            let named = if last > pin.first { format!("{} to {last}", pin.first) } else { pin.first.to_string() };
+            let why = format!(
+                "{} is given layer {named}, but the model has layers 0 to {}; name layers that it has",
+                name(pin.card),
+                layers.saturating_sub(1)
+            );
+            return unsupported("run.pins.layers", why);
+        }
+    }
+    let of_layers: Vec<usize> = spec.expert_layers().map(|(_, experts)| experts.experts).collect();
+    let all: usize = of_layers.iter().sum();
+    for pin in &pins.experts {
+        let (name, slots) = (name(pin.card), pin.slots);
+        if all == 0 {
+            let why = format!("{name} is given {slots} expert slots, but the model has no experts; remove the pin");
+            return unsupported("run.pins.experts", why);
+        }
+        if slots == 0 {
+            let why = format!(
+                "{name} is given no expert slot, but prompts need a ring of at least one; pin 1 slot, and every expert is streamed"
+            );
+            return unsupported("run.pins.experts", why);
+        }
+        if slots as usize > all {
+            let most = of_layers.iter().max().copied().unwrap_or(0);
+            let why = format!(
+                "{name} is given {slots} expert slots, but the model has {all} experts ({} layers of {most}); pin at most {all}",
+                of_layers.len()
+            );
+            return unsupported("run.pins.experts", why);
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a host that is too small.
-pub(super) fn check_host(request: &Request<'_>, host: &HostPlan) -> Result<(), PlanError> {
-    let wanted = host.arena + host.buffers;
-    if wanted > request.host.memory {
-        return Err(PlanError::Host { wanted, available: request.host.memory });
+pub(super) fn check_host(host: &HostPlan) -> Result<(), PlanError> {
+    let wanted = host.taken();
+    if wanted > host.budget {
+        return Err(PlanError::Host { wanted, available: host.budget });
     }
     Ok(())
 }
 
 /// The refusal when no split fits.
-pub(super) fn too_small(request: &Request<'_>, cards: usize, wave: usize) -> PlanError {
+pub(super) fn too_small(request: &Request<'_>, wave: usize) -> PlanError {
     let layers = request.spec.layers.len();
     let mut roomy = request.clone();
     for card in &mut roomy.cards {
         card.memory = Bytes(1 << 60);
     }
-    if split::best_split(&roomy, cards, wave).is_none() {
+    let split = Split::new(request, wave);
+    if !split.resized(&roomy).fits() {
         return PlanError::Pins { layers };
     }
-    let (alone, every) = (smallest_growth(request, cards, wave), || smallest_of_every(request, cards, wave));
+    let (alone, every) = (smallest_growth(request, &split), || smallest_of_every(request, &split));
     let one = alone.is_some();
     let grown = alone.or_else(every);
     let Some((card, wanted)) = grown.and_then(|(index, wanted)| Some((request.cards.get(index)?, wanted))) else {
@@ -113,20 +105,20 @@ pub(super) fn too_small(request: &Request<'_>, cards: usize, wave: usize) -> Pla
         true => format!("raise its memory by {}", Bytes(wanted.0.saturating_sub(card.memory.0))),
         false => format!("give every card as much, the reserve not counted: {} bytes", wanted.0),
     }];
-    fixes.extend(settings_that_fit(request, cards, wave));
+    fixes.extend(settings_that_fit(request, wave));
     PlanError::TooSmall { card: card.name.clone(), wanted, available: card.memory, fixes }
 }
 
 /// The card that needs the least more memory, and how much it then has.
-fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(usize, Bytes)> {
+fn smallest_growth(request: &Request<'_>, split: &Split<'_>) -> Option<(usize, Bytes)> {
     let fits = |index: usize, memory: u64| {
         let mut trial = request.clone();
         if let Some(card) = trial.cards.get_mut(index) {
             card.memory = Bytes(memory);
         }
-        split::best_split(&trial, cards, wave).is_some()
+        split.resized(&trial).fits()
     };
-    let alone = (0..cards).filter_map(|index| {
+    let alone = (0..split.cards()).filter_map(|index| {
         let before = request.cards.get(index)?.memory.0;
         let memory = least(before, |memory| fits(index, memory))?;
         Some((memory - before, index, Bytes(memory)))
@@ -136,24 +128,30 @@ fn smallest_growth(request: &Request<'_>, cards: usize, wave: usize) -> Option<(
 }
 
 /// Where more for one card does not help: the card that has least, and what every card must have.
-fn smallest_of_every(request: &Request<'_>, cards: usize, wave: usize) -> Option<(usize, Bytes)> {
+fn smallest_of_every(request: &Request<'_>, split: &Split<'_>) -> Option<(usize, Bytes)> {
     let memory = least(0, |memory| {
         let mut trial = request.clone();
         for card in &mut trial.cards {
             card.memory = card.memory.max(Bytes(memory));
         }
-        split::best_split(&trial, cards, wave).is_some()
+        split.resized(&trial).fits()
     })?;
-    let smallest = request.cards.iter().take(cards).enumerate().min_by_key(|(_, card)| card.memory)?;
+    let smallest = request.cards.iter().take(split.cards()).enumerate().min_by_key(|(_, card)| card.memory)?;
     Some((smallest.0, Bytes(memory)))
 }
 
 /// The least memory above `low` that fits, to 1 KiB.
-fn least(mut low: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
-    let mut high = 1 << 50;
-    if !fits(high) {
-        return None;
+fn least(low: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    const MOST: u64 = 1 << 50;
+    // By doubled steps first: what is missing is mostly little.
+    let (mut low, mut step) = (low, 1 << 20);
+    while !fits(low + step) {
+        (low, step) = (low + step, step * 4);
+        if low > MOST {
+            return None;
+        }
     }
+    let mut high = low + step;
     while high - low > 1024 {
         let middle = low + (high - low) / 2;
         if fits(middle) { high = middle } else { low = middle }
@@ -162,10 +160,10 @@ fn least(mut low: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
 }
 
 /// Changes of the settings that make the model fit as the cards are.
-fn settings_that_fit(request: &Request<'_>, cards: usize, wave: usize) -> Vec<String> {
+fn settings_that_fit(request: &Request<'_>, wave: usize) -> Vec<String> {
     let fits = |settings: &RunSettings| {
         let trial = Request { settings, ..request.clone() };
-        split::best_split(&trial, cards, wave.min(settings.context as usize)).is_some()
+        Split::new(&trial, wave.min(settings.context as usize)).fits()
     };
     let mut fixes = Vec::new();
     let mut smaller = request.settings.clone();

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{CardBudget, KvPlan, Request};
+use super::cost;
+use super::kv::KvPlan;
+use super::request::{CardBudget, Request};
 use crate::model::LayerSpec;
-use crate::ops::{ATTENTION_TILE, AttentionShape, CellLayout};
+use crate::ops::{ATTENTION_TILE, AttentionShape};
 use crate::topology::Share;
 
 /// The host pool's share of a sequence's streamed cells in a decode step: the newest, in whole attention tiles.
@@ -17,16 +19,6 @@ pub struct HostShare {
     /// Where it is fewer cells than this, the card attends them too, and no step waits for the host.
     pub least: usize,
 }
-
-/// Multiplications and additions a second of a worker that attends: with 8 query heads for a key head, 16 of a Xeon's virtual cores do 11.4 G each
-/// (one alone twice that).
-const OPERATIONS: f64 = 11e9;
-
-/// Query heads that would take as long as it takes to widen the cells of their key head.
-const WIDENING: usize = 4;
-
-/// What it costs a layer to ask the host and to take its answer, in seconds.
-const ROUND_TRIP: f64 = 100e-6;
 
 /// Fewer cells are never worth the way to the host.
 const LEAST: usize = 1024;
@@ -46,20 +38,17 @@ impl HostShare {
     fn automatic(request: &Request<'_>, kv: &KvPlan, card: &CardBudget, layers: &Range<usize>) -> Self {
         let own = request.spec.layers.get(layers.clone()).unwrap_or_default();
         let shapes: Vec<&AttentionShape> = own.iter().filter_map(LayerSpec::attention).map(|of| &of.shape).collect();
-        let workers = request.host.workers.max(1) as f64;
         // Seconds for one cell of every layer.
         let (mut host, mut link) = (0.0, 0.0);
         for shape in &shapes {
-            let bytes = CellLayout::new(kv.kind, shape).cell_bytes() as f64;
-            let heads = shape.heads + WIDENING * shape.kv_heads;
-            let arithmetic = (heads * (shape.head_dim + shape.value_dim)) as f64 / (OPERATIONS * workers);
-            host += arithmetic.max(bytes / request.host.rate.0);
-            link += bytes / card.link.0;
+            let (of_host, of_link) = cost::attending(&request.host, card, kv, shape);
+            host += of_host;
+            link += of_link;
         }
         if link <= 0.0 || !link.is_finite() {
             return Self::ALL;
         }
-        let least = ROUND_TRIP / (link / shapes.len() as f64);
+        let least = cost::ROUND_TRIP / (link / shapes.len() as f64);
         Self { percent: (100.0 * link / (link + host)).round() as u32, least: LEAST.max(least.ceil() as usize) }
     }
 

@@ -1,177 +1,299 @@
 //! Which layers each card runs: contiguous ranges that fit by bytes and keep the slowest card's work smallest.
 
 use std::ops::Range;
+use std::rc::Rc;
 
-use super::memory::{self, Buffer, Use};
+use super::cost::{self, Work};
+use super::kv::KvPlan;
 use super::needs::Needs;
-use super::{CardBudget, HostShare, KvPlan, PlanError, Request, StagePlan, pool};
+use super::pool;
+use super::request::{CardBudget, Request};
 use crate::card::CardKind;
-use crate::topology::Wave;
-use crate::units::Bytes;
 
-/// Waves the planner tries, largest first, when the settings leave the size to it.
-const WAVES: [usize; 10] = [8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16];
+/// How near to the best split the bound is found that keeps the exact search short.
+const BISECTIONS: usize = 12;
 
-/// A wave's buffers may take one part in this many of a card's memory when the planner chooses.
-const WAVE_SHARE: usize = 4;
-
-/// The smallest wave the planner chooses.
-const SMALLEST_WAVE: usize = 16;
-
-/// From this size on, larger waves are no faster where nothing streams and the CPU computes.
-const MIDDLING_WAVE: usize = 512;
-
-/// The most tokens that pass through a layer together: the largest size whose buffers take no more than their share of each
-/// card, else the smallest one.
-pub(super) fn choose_wave(request: &Request<'_>) -> usize {
-    let context = request.settings.context as usize;
-    if let Wave::Tokens(tokens) = request.settings.prompt.wave {
-        return (tokens as usize).clamp(1, context);
-    }
-    let cards = request.cards.len().min(request.spec.layers.len());
-    let needs_at = |wave: usize| -> Option<Vec<(&CardBudget, Needs)>> {
-        let stages = request.cards.iter().zip(best_split(request, cards, wave)?);
-        Some(stages.map(|(card, range)| (card, needs(request, card, range, wave, cards))).collect())
-    };
-    let streams = |(card, needs): &(&CardBudget, Needs)| {
-        card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes + needs.staging
-    };
-    let spare = |(card, needs): &(&CardBudget, Needs)| needs.work() <= card.memory.len() / WAVE_SHARE;
-    // A large wave spares the link, for experts and streamed cells alike, and fills the tiles of a GPU; where neither counts it only takes memory. Where every expert fits
-    // beside a wave of middling size, a larger one must not push any out.
-    let resident = !KvPlan::choose(request).streams();
-    let all_fits = resident && needs_at(MIDDLING_WAVE.min(context)).is_some_and(|all| !all.iter().any(streams));
-    let gpus = request.cards.iter().all(|card| card.kind == CardKind::Cuda);
-    let serves = |wave: &usize| {
-        let Some(all) = needs_at(*wave) else { return false };
-        let large = *wave > MIDDLING_WAVE && all_fits;
-        all.iter().all(spare) && (!large || gpus && !all.iter().any(streams))
-    };
-    WAVES.into_iter().filter(|wave| *wave <= context).find(serves).unwrap_or(context.min(SMALLEST_WAVE))
-}
-
-/// What a card needs to run these layers.
-fn needs(request: &Request<'_>, card: &CardBudget, range: Range<usize>, wave: usize, cards: usize) -> Needs {
+/// What a stage of these layers needs of its card.
+pub(super) fn stage_needs(
+    request: &Request<'_>,
+    card: &CardBudget,
+    range: Range<usize>,
+    wave: usize,
+    cards: usize,
+) -> Needs {
     let layers = Needs::of_layers(request, card, wave);
     let head = (range.end == layers.len()).then(|| Needs::of_head(request, card, wave));
     let own = layers.get(range).unwrap_or_default().iter().chain(&head);
     own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer)).stage()
 }
 
-/// The stages of all cards for waves of at most `wave` tokens.
-pub(super) fn stages(request: &Request<'_>, wave: usize) -> Result<Vec<StagePlan>, PlanError> {
-    let layers = request.spec.layers.len();
-    let cards = request.cards.len().min(layers);
-    let ranges = best_split(request, cards, wave).ok_or_else(|| super::refuse::too_small(request, cards, wave))?;
-    let kv = KvPlan::choose(request);
-    let mut stages = Vec::with_capacity(cards);
-    for (card, range) in request.cards.iter().zip(ranges) {
-        let needs = needs(request, card, range.clone(), wave, cards);
-        let free = card.memory.len().saturating_sub(needs.total());
-        let experts = pool::lay_out(request, card, range.clone(), &needs, free)?;
-        let mut buffers = needs.buffers();
-        if let Some(experts) = &experts {
-            buffers.push(Buffer { of: Use::Pool, bytes: Bytes((experts.slots * experts.slot_bytes) as u64) });
-        }
-        stages.push(StagePlan {
-            card: card.id,
-            name: card.name.clone(),
-            kind: card.kind,
-            head: range.end == layers,
-            budget: card.memory,
-            host: memory::host_stage(request, range.clone(), wave),
-            host_share: kv.streams().then(|| HostShare::choose(request, &kv, card, &range)),
-            layers: range,
-            buffers,
-            experts,
-        });
+/// What a card's layers take of it in a wave: the slowest resource's seconds, then all resources' together to tell apart what is equal.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+struct Time(f64, f64);
+
+impl Time {
+    const ANY: Self = Self(f64::INFINITY, f64::INFINITY);
+
+    fn or_slower(self, other: Self) -> Self {
+        if self < other { other } else { self }
     }
-    Ok(stages)
 }
 
-/// A card's time for a wave through the layers in `needs`, in seconds: what streams crosses the link, all is read once from the card's
-/// memory. `None` when they do not fit.
-fn cost(request: &Request<'_>, card: &CardBudget, needs: &Needs) -> Option<f64> {
-    let fixed = needs.total();
-    let free = card.memory.len().checked_sub(fixed)?;
-    if free < pool::smallest(request, card, needs) {
-        return None;
-    }
-    let streamed = needs.expert_bytes.saturating_sub(free) as f64;
-    Some(streamed / card.link.0 + (fixed + needs.expert_bytes) as f64 / card.rate.0)
+/// One card and what each layer needs of it.
+struct Column<'a> {
+    card: &'a CardBudget,
+    layers: Rc<[Needs]>,
+    head: Needs,
+    stage: Needs,
 }
 
-/// Whether the pins let the card run exactly this range.
-fn allowed(request: &Request<'_>, card: &CardBudget, range: &Range<usize>) -> bool {
-    request.settings.pins.layers.iter().all(|pin| {
-        let mut covered = (0..request.spec.layers.len()).filter(|layer| pin.covers(*layer as u32));
-        if pin.card == card.id {
-            covered.all(|layer| range.contains(&layer))
-        } else {
-            !covered.any(|layer| range.contains(&layer))
-        }
-    })
+/// The search for a split of one wave size.
+pub(super) struct Split<'a> {
+    request: &'a Request<'a>,
+    columns: Vec<Column<'a>>,
+    layers: usize,
+    wave: usize,
+    kv: KvPlan,
 }
 
 /// The first cards' best way to run the first layers, and where the last of them starts.
 #[derive(Clone, Copy)]
 struct Best {
-    slowest: f64,
+    slowest: Time,
     start: usize,
 }
 
-/// Exact search: the contiguous split whose slowest card is fastest; `None` when nothing fits.
-pub(super) fn best_split(request: &Request<'_>, cards: usize, wave: usize) -> Option<Vec<Range<usize>>> {
-    let layers = request.spec.layers.len();
-    // Row c holds, for each end, the best way in which the first c cards run the layers before it.
-    let mut rows = vec![vec![None; layers + 1]];
-    if let Some(nothing) = rows.first_mut().and_then(|row| row.first_mut()) {
-        *nothing = Some(Best { slowest: 0.0, start: 0 });
+impl<'a> Split<'a> {
+    /// All that the search asks for more than once.
+    pub fn new(request: &'a Request<'a>, wave: usize) -> Self {
+        let layers = request.spec.layers.len();
+        let cards = request.cards.len().min(layers);
+        // Layers need the same of all cards of a kind.
+        let mut of_kind: Vec<(CardKind, Rc<[Needs]>)> = Vec::new();
+        let mut columns = Vec::with_capacity(cards);
+        for card in request.cards.iter().take(cards) {
+            let known = of_kind.iter().find(|(kind, _)| *kind == card.kind).map(|(_, layers)| Rc::clone(layers));
+            let layers = known.unwrap_or_else(|| {
+                let layers: Rc<[Needs]> = Needs::of_layers(request, card, wave).into();
+                of_kind.push((card.kind, Rc::clone(&layers)));
+                layers
+            });
+            let head = Needs::of_head(request, card, wave);
+            columns.push(Column { card, layers, head, stage: Needs::of_stage(request, card, wave, cards) });
+        }
+        Self { request, columns, layers, wave, kv: KvPlan::choose(request) }
     }
-    for card in request.cards.iter().take(cards) {
-        let row = extend(request, card, rows.last()?, wave, cards);
-        rows.push(row);
-    }
-    let mut ranges = Vec::with_capacity(cards);
-    let mut end = layers;
-    for row in rows.iter().skip(1).rev() {
-        let best = (*row.get(end)?)?;
-        ranges.push(best.start..end);
-        end = best.start;
-    }
-    ranges.reverse();
-    Some(ranges)
-}
 
-/// The best ways with one more card.
-fn extend(
-    request: &Request<'_>,
-    card: &CardBudget,
-    before: &[Option<Best>],
-    wave: usize,
-    cards: usize,
-) -> Vec<Option<Best>> {
-    let layers = Needs::of_layers(request, card, wave);
-    let head = Needs::of_head(request, card, wave);
-    let mut row: Vec<Option<Best>> = vec![None; before.len()];
-    for (start, best) in before.iter().enumerate() {
-        let Some(best) = best else { continue };
-        let mut needs = Needs::of_stage(request, card, wave, cards);
-        for (last, layer) in layers.iter().enumerate().skip(start) {
-            needs = needs.and(layer);
-            let end = last + 1;
-            let all = if end == layers.len() { needs.and(&head) } else { needs }.stage();
-            if !allowed(request, card, &(start..end)) {
-                continue;
+    /// The search for the same layers on cards of which only the memory differs.
+    pub fn resized<'b>(&self, request: &'b Request<'b>) -> Split<'b> {
+        // The staging pool follows the smallest card's memory.
+        if KvPlan::choose(request) != self.kv {
+            return Split::new(request, self.wave);
+        }
+        let columns = request.cards.iter().zip(&self.columns);
+        let columns = columns.map(|(card, own)| Column { card, layers: Rc::clone(&own.layers), ..*own });
+        Split { request, columns: columns.collect(), layers: self.layers, wave: self.wave, kv: self.kv }
+    }
+
+    /// Cards that run layers.
+    pub fn cards(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether there is any split.
+    pub fn fits(&self) -> bool {
+        self.within(Time::ANY)
+    }
+
+    /// Exact search: the contiguous split whose slowest card is fastest; `None` when nothing fits.
+    pub fn best(&self) -> Option<Vec<Range<usize>>> {
+        let limit = self.limit()?;
+        // Row c holds, for each end, the best way in which the first c cards run the layers before it.
+        let mut rows = vec![vec![None; self.layers + 1]];
+        if let Some(nothing) = rows.first_mut().and_then(|row| row.first_mut()) {
+            *nothing = Some(Best { slowest: Time(0.0, 0.0), start: 0 });
+        }
+        for column in &self.columns {
+            let row = self.extend(column, rows.last()?, limit);
+            rows.push(row);
+        }
+        let mut ranges = Vec::with_capacity(self.columns.len());
+        let mut end = self.layers;
+        for row in rows.iter().skip(1).rev() {
+            let best = (*row.get(end)?)?;
+            ranges.push(best.start..end);
+            end = best.start;
+        }
+        ranges.reverse();
+        Some(ranges)
+    }
+
+    /// A time that the best split does not pass, by a little; `None` when nothing fits.
+    fn limit(&self) -> Option<Time> {
+        if !self.fits() {
+            return None;
+        }
+        let (mut low, mut high) = (0.0, f64::INFINITY);
+        for step in 0..BISECTIONS + 64 {
+            // From a microsecond on by powers of four until one is enough, then by halves.
+            let middle = if high == f64::INFINITY { 1e-6 * 4_f64.powi(step as i32) } else { f64::midpoint(low, high) };
+            if self.within(Time(middle, f64::INFINITY)) {
+                high = middle
+            } else {
+                low = middle
             }
-            let Some(own) = cost(request, card, &all) else { continue };
-            let slowest = own.max(best.slowest);
-            if let Some(place) = row.get_mut(end)
-                && place.is_none_or(|found| slowest < found.slowest)
-            {
-                *place = Some(Best { slowest, start });
+            if high - low <= high / 64.0 {
+                break;
             }
         }
+        Some(Time(high, f64::INFINITY))
     }
-    row
+
+    /// Whether a split fits of which no card takes longer than `limit`.
+    fn within(&self, limit: Time) -> bool {
+        let mut ends = vec![false; self.layers + 1];
+        ends.iter_mut().take(1).for_each(|nothing| *nothing = true);
+        for column in &self.columns {
+            ends = self.reach(column, &ends, limit);
+        }
+        ends.last() == Some(&true)
+    }
+
+    /// The ends that a card reaches from these starts. The longer a range, the more it needs: so the furthest end of each start is
+    /// found with a window that only moves on.
+    fn reach(&self, column: &Column<'_>, starts: &[bool], limit: Time) -> Vec<bool> {
+        // How many ranges of ends begin or stop at each place.
+        let mut steps = vec![0_i64; self.layers + 2];
+        let mut window = Window::new(&column.layers);
+        let fits = |needs: Needs| self.time(column, needs).is_some_and(|time| time <= limit);
+        for (start, reached) in starts.iter().enumerate().take(self.layers) {
+            while window.end < self.layers && fits(window.with_next()) {
+                window.push();
+            }
+            if *reached && let Some((first, most)) = self.allowed(column.card, start) {
+                let last = window.end.min(most);
+                // The last layer brings the head with it.
+                let with_head = last == self.layers && fits(window.sum().and(&column.head));
+                let past = if with_head { last + 1 } else { (last + 1).min(self.layers) };
+                if first < past {
+                    steps.iter_mut().skip(first).take(1).for_each(|step| *step += 1);
+                    steps.iter_mut().skip(past).take(1).for_each(|step| *step -= 1);
+                }
+            }
+            window.pop(start);
+        }
+        let open = steps.into_iter().scan(0, |open, step| {
+            *open += step;
+            Some(*open > 0)
+        });
+        open.take(self.layers + 1).collect()
+    }
+
+    /// The first and the last end of a range from `start` on that the pins let the card run; `None` where there is none.
+    fn allowed(&self, card: &CardBudget, start: usize) -> Option<(usize, usize)> {
+        let (mut first, mut last) = (start + 1, self.layers);
+        for pin in &self.request.settings.pins.layers {
+            let pinned = pin.first as usize..pin.last.map_or(self.layers, |last| last as usize + 1).min(self.layers);
+            if pinned.is_empty() {
+                continue;
+            }
+            if pin.card == card.id {
+                first = first.max(pinned.end);
+                if start > pinned.start {
+                    return None;
+                }
+            } else if start < pinned.end {
+                last = last.min(pinned.start);
+            }
+        }
+        (first <= last).then_some((first, last))
+    }
+
+    /// A card's time for a wave through the layers in `needs`: what does not live on it crosses the link meanwhile. `None` when they
+    /// do not fit.
+    fn time(&self, column: &Column<'_>, needs: Needs) -> Option<Time> {
+        let (card, needs) = (column.card, column.stage.and(&needs).stage());
+        let fixed = needs.total();
+        let free = card.memory.len().checked_sub(fixed)?;
+        if free < pool::smallest(self.request, card, &needs) {
+            return None;
+        }
+        let experts = needs.expert_bytes.saturating_sub(free);
+        let read = fixed + needs.expert_bytes;
+        let work = Work { operations: needs.operations, read, experts, ..Work::default() };
+        let seconds = cost::seconds(card, &self.request.host, &work);
+        Some(Time(seconds.ahead(), seconds.apart()))
+    }
+
+    /// The best ways with one more card.
+    fn extend(&self, column: &Column<'_>, before: &[Option<Best>], limit: Time) -> Vec<Option<Best>> {
+        let mut row: Vec<Option<Best>> = vec![None; before.len()];
+        for (start, best) in before.iter().enumerate() {
+            let Some(best) = best else { continue };
+            let Some((first, most)) = self.allowed(column.card, start) else { continue };
+            let mut needs = Needs::default();
+            for (last, layer) in column.layers.iter().enumerate().take(most).skip(start) {
+                needs = needs.and(layer);
+                let end = last + 1;
+                let all = if end == self.layers { needs.and(&column.head) } else { needs };
+                let Some(own) = self.time(column, all).filter(|own| *own <= limit) else { break };
+                if end < first {
+                    continue;
+                }
+                let slowest = own.or_slower(best.slowest);
+                if let Some(place) = row.get_mut(end)
+                    && place.is_none_or(|found| slowest < found.slowest)
+                {
+                    *place = Some(Best { slowest, start });
+                }
+            }
+        }
+        row
+    }
+}
+
+/// The sum of needs over a range of layers whose ends only move on: sums from each start to a middle, and one from there on.
+struct Window<'a> {
+    layers: &'a [Needs],
+    before: Vec<Needs>,
+    after: Needs,
+    end: usize,
+}
+
+impl<'a> Window<'a> {
+    fn new(layers: &'a [Needs]) -> Self {
+        Self { layers, before: Vec::new(), after: Needs::default(), end: 0 }
+    }
+
+    fn sum(&self) -> Needs {
+        self.before.last().map_or(self.after, |before| before.and(&self.after))
+    }
+
+    fn with_next(&self) -> Needs {
+        self.layers.get(self.end).map_or_else(|| self.sum(), |next| self.sum().and(next))
+    }
+
+    fn push(&mut self) {
+        if let Some(next) = self.layers.get(self.end) {
+            self.after = self.after.and(next);
+            self.end += 1;
+        }
+    }
+
+    /// Leaves out the layer `start`, the first one.
+    fn pop(&mut self, start: usize) {
+        if self.end <= start {
+            self.end = start + 1;
+            return;
+        }
+        if self.before.is_empty() {
+            let mut sum = Needs::default();
+            for layer in self.layers.get(start..self.end).unwrap_or_default().iter().rev() {
+                sum = layer.and(&sum);
+                self.before.push(sum);
+            }
+            self.after = Needs::default();
+        }
+        self.before.pop();
+    }
 }

@@ -58,6 +58,7 @@ pub(super) static HOST: Section = Section {
         key("rate", "a rate, such as 38 GB/s", "what the memory delivers when all cores and links read at once"),
         key("workers", "1 to 1024", "CPU threads that compute; without it, one for each core"),
         key("locked", "bytes, such as 64 GiB", "how much memory may be page-locked; without it, all"),
+        key("disk", "a rate, such as 3 GB/s", "how fast the model's file is read, where not all of it fits in memory"),
         key("numa", "a list of nodes", "memory nodes, counted from 0; leave out where there is one"),
     ],
 };

@@ -109,7 +109,9 @@ impl Topology {
     /// The rig of a machine for which no file is given: one virtual card with all of the host's memory.
     pub fn cpu_only() -> Self {
         let facts = HostFacts::read();
-        Self::virtual_rig(&[facts.memory], facts)
+        let mut topology = Self::virtual_rig(&[facts.memory], facts);
+        topology.host.shared = true;
+        topology
     }
 
     /// Virtual cards `virtual0`, `virtual1` ... with these memories and default links.
@@ -149,6 +151,8 @@ impl Topology {
             rate: default.host_rate,
             workers: facts.workers,
             locked: None,
+            disk: default.disk,
+            shared: false,
             numa: Vec::new(),
         };
         Self::assemble(host, cards, Vec::new(), links, Vec::new(), RunSettings::default())

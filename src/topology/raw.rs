@@ -26,6 +26,7 @@ pub(super) struct RawHost {
     pub rate: Option<At<Rate>>,
     pub workers: Option<At<u32>>,
     pub locked: Option<At<Bytes>>,
+    pub disk: Option<At<Rate>>,
     pub numa: Vec<RawNuma>,
 }
 
@@ -118,6 +119,7 @@ fn read_host(reader: &mut Reader, key_at: Range<usize>, item: &Item) -> RawHost 
         rate: reader.amount(&fields, "rate"),
         workers: reader.number(&fields, "workers", 1..=1024),
         locked: reader.amount(&fields, "locked"),
+        disk: reader.amount(&fields, "disk"),
         numa,
     }
 }

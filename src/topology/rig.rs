@@ -10,6 +10,8 @@ use crate::units::{Bytes, CardId, Rate};
 pub struct RigDefaults {
     /// What the host's memory delivers: low for today's machines, so that a plan promises too little rather than too much.
     pub host_rate: Rate,
+    /// How fast a file is read: half of what a plain NVMe disk gives, twice what a SATA disk does.
+    pub disk: Rate,
     /// Memory left to the driver and to other programs on a `cuda` or `sim` card.
     pub reserve: Bytes,
     /// PCIe generation of a card's link when the file has no `links`.
@@ -22,7 +24,14 @@ pub struct RigDefaults {
 
 impl Default for RigDefaults {
     fn default() -> Self {
-        Self { host_rate: Rate(20e9), reserve: Bytes(512 << 20), generation: 3, lanes: 16, pcie_share: 0.8 }
+        Self {
+            host_rate: Rate(20e9),
+            disk: Rate(1e9),
+            reserve: Bytes(512 << 20),
+            generation: 3,
+            lanes: 16,
+            pcie_share: 0.8,
+        }
     }
 }
 
@@ -37,6 +46,10 @@ pub struct Host {
     pub workers: u32,
     /// How much memory may be page-locked; `None` is no limit.
     pub locked: Option<Bytes>,
+    /// How fast the model's file is read.
+    pub disk: Rate,
+    /// Whether virtual cards take their memory from the host's: where no file declares how much they have.
+    pub shared: bool,
     /// Memory nodes where there are several, else empty.
     pub numa: Vec<NumaNode>,
 }

@@ -65,6 +65,8 @@ fn check_host(reader: &mut Reader, raw: &RawHost, facts: HostFacts) -> Host {
         rate,
         workers: raw.workers.as_ref().map_or(facts.workers, |workers| workers.value),
         locked: raw.locked.as_ref().map(|locked| locked.value),
+        disk: raw.disk.as_ref().map_or(RigDefaults::default().disk, |disk| disk.value),
+        shared: false,
         numa,
     }
 }

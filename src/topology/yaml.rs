@@ -24,6 +24,7 @@ impl Topology {
         if let Some(locked) = host.locked {
             line(4, format!("locked: {}", bytes(locked)));
         }
+        line(4, format!("disk: {}", rate(host.disk)));
         if !host.numa.is_empty() {
             line(4, "numa:".to_owned());
         }

@@ -78,7 +78,7 @@ pub fn budgets(all: &[Bytes]) -> Vec<CardBudget> {
 
 /// A host of two workers.
 pub fn host(memory: Bytes) -> HostBudget {
-    HostBudget { memory, workers: 2, rate: Rate(20e9) }
+    HostBudget { memory, workers: 2, rate: Rate(20e9), disk: Rate(1e9), shared: false }
 }
 
 /// The plan of a model on virtual cards. They are joined by wires where NCCL is asked for, which a plan for users

@@ -1,4 +1,4 @@
-//! The host pool: CPU workers that compute experts in place from the arena.
+//! The host pool: CPU workers that compute experts in place from the arena, and those that live in the model's file after reading them.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use crate::card::HostSpan;
 use crate::cpu::{ExpertBlob, ExpertsOut, Routing, Team, experts_scratch, run_experts};
 use crate::engine::EngineError;
 use crate::ops::ExpertSet;
+use crate::plan::memory::FILE_BLOBS;
 use crate::units::ExpertId;
 
 /// The host's share of decode steps.
@@ -14,6 +15,8 @@ pub(in crate::engine) struct HostPool {
     team: Arc<Team>,
     arena: Arc<Arena>,
     scratch: Vec<u8>,
+    /// Blobs that were read from the file.
+    read: Vec<u8>,
 }
 
 /// One layer of a step as the host sees it.
@@ -40,7 +43,7 @@ pub(in crate::engine) struct HostLayer<'a> {
 impl HostPool {
     /// A host pool over an arena.
     pub fn new(team: Arc<Team>, arena: Arc<Arena>) -> Self {
-        Self { team, arena, scratch: Vec::new() }
+        Self { team, arena, scratch: Vec::new(), read: Vec::new() }
     }
 
     /// Computes the chosen experts that the card does not hold; returns how many products that were.
@@ -50,15 +53,19 @@ impl HostPool {
     pub fn run(&mut self, at: &HostLayer<'_>) -> Result<usize, EngineError> {
         let ids = at.ids.read(bytemuck::pod_collect_to_vec::<u8, u32>)?;
         let missing = || EngineError::Internal(format!("layer {} has no experts", at.layer));
-        let layout = Arc::clone(self.arena.layer(at.layer).ok_or_else(missing)?.layout());
+        let layout = Arc::clone(self.arena.layout(at.layer).ok_or_else(missing)?);
         let mut wanted: Vec<u32> = ids.iter().copied().filter(|id| !at.held.contains(ExpertId(*id))).collect();
         let products = wanted.len();
         wanted.sort_unstable();
         wanted.dedup();
-        let mut blobs = Vec::with_capacity(wanted.len());
-        for id in wanted {
-            blobs.push((ExpertId(id), self.arena.blob(at.layer, ExpertId(id))?));
+        let (mut blobs, mut in_file) = (Vec::with_capacity(wanted.len()), Vec::new());
+        for id in wanted.into_iter().map(ExpertId) {
+            match self.arena.blob(at.layer, id)? {
+                Some(blob) => blobs.push((id, blob)),
+                None => in_file.push(id),
+            }
         }
+        in_file.iter().for_each(|id| self.arena.read_ahead(at.layer, *id));
         let mut listed = Vec::with_capacity(blobs.len());
         for (id, blob) in &blobs {
             let unsealed = || EngineError::Internal("the arena is still being written".to_owned());
@@ -72,13 +79,26 @@ impl HostPool {
         if self.scratch.len() < needed {
             self.scratch.resize(needed, 0);
         }
-        let Self { team, scratch, .. } = self;
+        let Self { team, scratch, arena, read } = self;
         at.normed.read(|x| {
-            at.slots.write(|slots| {
-                let out = ExpertsOut::Slots(bytemuck::cast_slice_mut(slots));
-                run_experts(team, &layout, bytemuck::cast_slice(x), &routing, &listed, out, scratch);
+            at.slots.write(|slots| -> Result<(), EngineError> {
+                let (x, slots) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(slots));
+                let mut run = |listed: &[ExpertBlob<'_>]| {
+                    run_experts(team, &layout, x, &routing, listed, ExpertsOut::Slots(&mut *slots), scratch);
+                };
+                run(&listed);
+                // Each product has a slot of its own, so a few experts at a time give the same results.
+                for few in in_file.chunks(FILE_BLOBS) {
+                    read.resize(read.len().max(few.len() * layout.bytes), 0);
+                    for (id, out) in few.iter().zip(read.chunks_mut(layout.bytes)) {
+                        arena.read(at.layer, *id, out)?;
+                    }
+                    let blobs = few.iter().zip(read.chunks(layout.bytes));
+                    run(&blobs.map(|(id, blob)| ExpertBlob { id: *id, blob }).collect::<Vec<_>>());
+                }
+                Ok(())
             })
-        })??;
+        })???;
         Ok(products)
     }
 }

@@ -12,10 +12,12 @@ use super::feed::{Link, feed};
 use super::gate::Gate;
 use super::handshake::Handshake;
 use super::walk::{Entry, Walk};
-use crate::card::command::CopyIn;
-use crate::card::{Card, CardError, Command, Event, HostSpan, Span, Stream, Watcher};
+use crate::card::{Card, CardError, Event, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
+
+/// Entries of the walk that are read ahead of the one that is copied, where they live in the model's file.
+const READ_AHEAD: usize = 16;
 
 /// What an issuer walks.
 pub(in crate::engine) struct Job {
@@ -95,8 +97,16 @@ impl Job {
         feed(&self.walk, gate, &self.handshake, self)
     }
 
-    fn blob(&self, entry: Entry) -> Result<HostSpan, CardError> {
-        self.arena.blob(self.first_layer + entry.pass % self.layers, entry.expert)
+    fn layer(&self, entry: Entry) -> usize {
+        self.first_layer + entry.pass % self.layers
+    }
+
+    /// What is wanted soon is read into the system's cache while what is wanted now crosses the link.
+    fn read_ahead(&self, k: usize) {
+        let from = if k == 0 { 1 } else { k + READ_AHEAD };
+        for entry in self.walk.entries().iter().take(k + READ_AHEAD + 1).skip(from) {
+            self.arena.read_ahead(self.layer(*entry), entry.expert);
+        }
     }
 }
 
@@ -104,19 +114,20 @@ impl Link for Job {
     type Event = Event;
 
     fn copy(&self, k: usize, entry: Entry, last_reader: Option<&Event>) -> Result<Event, CardError> {
-        let from = self.blob(entry)?;
+        let layer = self.layer(entry);
+        let bytes = self.arena.bytes(layer, entry.expert)?;
+        self.read_ahead(k);
         if let Some(released) = last_reader {
             self.card.wait(Stream::Experts, released, waits::SLOT_RELEASED)?;
         }
-        let bytes = from.bytes();
         let to = super::ring_slot(&self.ring, self.walk.slot(k), bytes, self.card.id())?;
-        self.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to }))?;
+        self.arena.copy_in(&self.card, layer, entry.expert, to)?;
         self.counters.streamed(bytes, self.walk.before(k).is_some());
         self.card.record(Stream::Experts)
     }
 
     fn skipped(&self, entry: Entry) -> Result<(), CardError> {
-        self.counters.skipped(self.blob(entry)?.bytes());
+        self.counters.skipped(self.arena.bytes(self.layer(entry), entry.expert)?);
         Ok(())
     }
 

@@ -1,21 +1,24 @@
 //! The expert pool of a card: its slots, and who lives in them.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use super::arena::Arena;
-use crate::card::command::CopyIn;
-use crate::card::{Card, CardError, Command, Event, Region, Span, Stream};
+use crate::card::{Card, CardError, Event, Region, Span, Stream};
 use crate::engine::{EngineError, waits};
 use crate::ops::ExpertSet;
 use crate::plan::ExpertsPlan;
+use crate::plan::memory::FILE_BLOBS;
 use crate::units::{Bytes, ExpertId};
+
+/// Threads that read residents from the file when the model is loaded.
+const READ_AT_ONCE: usize = 4;
 
 /// One resident and where its blob is.
 struct Resident {
     layer: usize,
     expert: ExpertId,
     blob: Span,
-    adopted: bool,
 }
 
 /// A card's slots. The residents come first; the last `displaced` of them give way to the ring during a streamed prompt, the `staged` before
@@ -50,23 +53,24 @@ struct Back {
 }
 
 impl Pool {
-    /// Takes the slots and copies the residents in. Residents that never give way are used in place where the card can.
+    /// Takes the slots and copies the residents in.
     ///
     /// # Errors
     /// When memory is short or a copy is refused.
-    pub fn load(card: &Arc<dyn Card>, arena: &Arc<Arena>, plan: &ExpertsPlan) -> Result<Self, EngineError> {
-        let kept = plan.residents.len() - plan.displaced - plan.staged;
+    pub fn load(
+        card: &Arc<dyn Card>,
+        arena: &Arc<Arena>,
+        plan: &ExpertsPlan,
+        progress: &dyn Fn(Bytes),
+    ) -> Result<Self, EngineError> {
+        let kept = plan.stays();
         let mut residents = Vec::with_capacity(plan.residents.len());
         let mut slots = Vec::new();
         for at in plan.residents.iter().take(kept) {
             let expert = ExpertId(at.expert as u32);
-            let blob = arena.blob(at.layer, expert)?;
-            let bytes = blob.bytes();
-            let (region, adopted) = match card.adopt(&blob, "resident expert")? {
-                Some(region) => (region, true),
-                None => (card.alloc(Bytes(plan.slot_bytes as u64), "resident expert")?, false),
-            };
-            residents.push(Resident { layer: at.layer, expert, blob: region.span(0, bytes), adopted });
+            let region = card.alloc(Bytes(plan.slot_bytes as u64), "resident expert")?;
+            let blob = region.span(0, arena.bytes(at.layer, expert)?);
+            residents.push(Resident { layer: at.layer, expert, blob });
         }
         let lent: Region = card.alloc(Bytes((plan.ring * plan.slot_bytes) as u64), "prompt ring")?;
         for slot in 0..plan.ring {
@@ -78,8 +82,8 @@ impl Pool {
         let places = staged.chain(slots.iter().copied());
         for (at, slot) in plan.residents.iter().skip(kept).zip(places) {
             let expert = ExpertId(at.expert as u32);
-            let bytes = arena.blob(at.layer, expert)?.bytes();
-            residents.push(Resident { layer: at.layer, expert, blob: slot.part(0, bytes), adopted: false });
+            let bytes = arena.bytes(at.layer, expert)?;
+            residents.push(Resident { layer: at.layer, expert, blob: slot.part(0, bytes) });
         }
         let free = slots.iter().skip(plan.displaced).copied().collect();
         let index = index(&residents);
@@ -96,15 +100,33 @@ impl Pool {
             lent: Lent::default(),
             back: None,
         };
-        pool.copy_residents(|_| true)?;
+        pool.load_residents(kept, progress)?;
+        pool.copy_residents(|index| index >= kept)?;
         Ok(pool)
+    }
+
+    /// Copies the residents that never give way, which no arena holds: several threads read the file.
+    fn load_residents(&self, kept: usize, progress: &dyn Fn(Bytes)) -> Result<(), EngineError> {
+        let kept = self.residents.get(..kept).unwrap_or_default();
+        for some in kept.chunks(READ_AT_ONCE * FILE_BLOBS) {
+            let copy = |part: &[Resident]| {
+                part.iter().try_for_each(|at| self.arena.copy_in(&self.card, at.layer, at.expert, at.blob))
+            };
+            std::thread::scope(|scope| {
+                let readers: Vec<_> = some.chunks(FILE_BLOBS).map(|part| scope.spawn(move || copy(part))).collect();
+                let ended =
+                    readers.into_iter().map(|reader| reader.join().unwrap_or_else(|cause| resume_unwind(cause)));
+                ended.fold(Ok(()), Result::and)
+            })?;
+            progress(some.iter().map(|at| Bytes(at.blob.bytes as u64)).sum());
+        }
+        Ok(())
     }
 
     fn copy_residents(&mut self, wanted: impl Fn(usize) -> bool) -> Result<(), CardError> {
         let wanted = self.residents.iter().enumerate().filter(|(index, _)| wanted(*index));
-        for (_, resident) in wanted.filter(|(_, resident)| !resident.adopted) {
-            let from = self.arena.blob(resident.layer, resident.expert)?;
-            self.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to: resident.blob }))?;
+        for (_, resident) in wanted {
+            self.arena.copy_in(&self.card, resident.layer, resident.expert, resident.blob)?;
         }
         self.back = Some(Back { copied: self.card.record(Stream::Experts)?, awaited: false });
         Ok(())

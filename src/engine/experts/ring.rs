@@ -9,8 +9,7 @@ use super::issuer::{Issuer, Job};
 use super::latest_gate::LatestGate;
 use super::pool::Pool;
 use super::walk::Walk;
-use crate::card::command::CopyIn;
-use crate::card::{Card, Command, Event, Lease, Span, Stream, Watcher};
+use crate::card::{Card, Event, Lease, Span, Stream, Watcher};
 use crate::engine::counters::Counters;
 use crate::engine::{EngineError, waits};
 use crate::ops::ExpertSet;
@@ -171,14 +170,13 @@ impl RoutedRing {
     pub fn copy(&mut self, parts: &RingParts<'_>, layer: usize, expert: ExpertId) -> Result<Arriving, EngineError> {
         let k = self.next;
         let slot = k % self.slots().max(1);
-        let from = parts.arena.blob(layer, expert)?;
-        let bytes = from.bytes();
+        let bytes = parts.arena.bytes(layer, expert)?;
         let reader = self.last_readers.get_mut(slot).and_then(Option::take);
         if let Some(reader) = &reader {
             parts.card.wait(Stream::Experts, reader, waits::SLOT_RELEASED)?;
         }
         let blob = super::ring_slot(self.lease.spans(), slot, bytes, parts.card.id())?;
-        parts.card.submit(Stream::Experts, Command::CopyIn(CopyIn { from, to: blob }))?;
+        parts.arena.copy_in(parts.card, layer, expert, blob)?;
         parts.counters.streamed(bytes, k >= self.slots());
         self.next += 1;
         Ok(Arriving { arrived: parts.card.record(Stream::Experts)?, blob, k })
