@@ -116,8 +116,9 @@ fn memory_that_is_taken_is_memory_that_was_planned() {
             peak.file
         );
         assert!(off.abs() < 0.05, "{name}: planned {wanted} bytes, {} were taken", peak.anonymous);
-        // Pages of the file: no more than what is used in place, beside those of the program itself.
-        assert!(peak.file <= host["in_place"].as_u64().unwrap() + alone.file, "{name}: {} bytes of files", peak.file);
+        // Pages of the file: what is used in place, beside those of the program itself. The system maps the neighbours of a page, too.
+        let most = host["in_place"].as_u64().unwrap() + alone.file + (4 << 20);
+        assert!(peak.file <= most, "{name}: {} bytes of files, of {most}", peak.file);
         in_file += host["file_experts"].as_u64().unwrap();
     }
     assert!(in_file > 0, "no plan reads experts from the file");

@@ -170,8 +170,8 @@ fn a_thousand_layers_on_nine_cards_are_refused_and_planned_at_once() {
         let took = begin.elapsed();
         println!("{each} bytes each: {took:?}");
         assert_eq!(plan.is_ok(), fits, "{:?}", plan.err());
-        // Test builds are slower than the program.
-        assert!(took.as_secs_f64() < 5.0, "{took:?}");
+        // The program takes less than a second; test builds are several times slower, on a busy machine more so.
+        assert!(took.as_secs_f64() < 20.0, "{took:?}");
     }
 }
 

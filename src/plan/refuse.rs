@@ -111,12 +111,16 @@ pub(super) fn too_small(request: &Request<'_>, wave: usize) -> PlanError {
 
 /// The card that needs the least more memory, and how much it then has.
 fn smallest_growth(request: &Request<'_>, split: &Split<'_>) -> Option<(usize, Bytes)> {
+    let gaps = split.gaps();
     let fits = |index: usize, memory: u64| {
         let mut trial = request.clone();
         if let Some(card) = trial.cards.get_mut(index) {
             card.memory = Bytes(memory);
         }
-        split.resized(&trial).fits()
+        match gaps.get(index).filter(|_| split.has_cells_of(&trial)) {
+            Some(gap) => split.closes(index, Bytes(memory), gap),
+            None => split.resized(&trial).fits(),
+        }
     };
     let alone = (0..split.cards()).filter_map(|index| {
         let before = request.cards.get(index)?.memory.0;

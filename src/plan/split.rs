@@ -9,6 +9,7 @@ use super::needs::Needs;
 use super::pool;
 use super::request::{CardBudget, Request};
 use crate::card::CardKind;
+use crate::units::Bytes;
 
 /// How near to the best split the bound is found that keeps the exact search short.
 const BISECTIONS: usize = 12;
@@ -84,10 +85,15 @@ impl<'a> Split<'a> {
         Self { request, columns, layers, wave, kv: KvPlan::choose(request) }
     }
 
+    /// Whether cells are placed as in this search.
+    pub fn has_cells_of(&self, request: &Request<'_>) -> bool {
+        // The staging pool follows the smallest card's memory.
+        KvPlan::choose(request) == self.kv
+    }
+
     /// The search for the same layers on cards of which only the memory differs.
     pub fn resized<'b>(&self, request: &'b Request<'b>) -> Split<'b> {
-        // The staging pool follows the smallest card's memory.
-        if KvPlan::choose(request) != self.kv {
+        if !self.has_cells_of(request) {
             return Split::new(request, self.wave);
         }
         let columns = request.cards.iter().zip(&self.columns);
@@ -151,42 +157,60 @@ impl<'a> Split<'a> {
 
     /// Whether a split fits of which no card takes longer than `limit`.
     fn within(&self, limit: Time) -> bool {
-        let mut ends = vec![false; self.layers + 1];
-        ends.iter_mut().take(1).for_each(|nothing| *nothing = true);
+        let mut places = self.edge(0);
         for column in &self.columns {
-            ends = self.reach(column, &ends, limit);
+            places = reached(&self.ends(column, limit), &places);
         }
-        ends.last() == Some(&true)
+        places.last() == Some(&true)
     }
 
-    /// The ends that a card reaches from these starts. The longer a range, the more it needs: so the furthest end of each start is
-    /// found with a window that only moves on.
-    fn reach(&self, column: &Column<'_>, starts: &[bool], limit: Time) -> Vec<bool> {
-        // How many ranges of ends begin or stop at each place.
-        let mut steps = vec![0_i64; self.layers + 2];
+    /// For each card, where it may start behind the cards before it, and where it may end before the cards after it.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let ends: Vec<_> = self.columns.iter().map(|column| self.ends(column, Time::ANY)).collect();
+        let (mut starts, mut stops) = (vec![self.edge(0)], vec![self.edge(self.layers)]);
+        for ends in &ends {
+            starts.extend(starts.last().map(|before| reached(ends, before)));
+        }
+        for ends in ends.iter().skip(1).rev() {
+            stops.extend(stops.last().map(|after| reaching(ends, after)));
+        }
+        starts.into_iter().zip(stops.into_iter().rev()).map(|(starts, ends)| Gap { starts, ends }).collect()
+    }
+
+    /// Whether a card with this much memory closes its gap.
+    pub fn closes(&self, index: usize, memory: Bytes, gap: &Gap) -> bool {
+        let Some(Column { card, layers, head, stage }) = self.columns.get(index) else { return false };
+        let card = CardBudget { memory, ..(*card).clone() };
+        let column = Column { card: &card, layers: Rc::clone(layers), head: *head, stage: *stage };
+        let ends = self.ends(&column, Time::ANY);
+        let mut open = ends.into_iter().zip(&gap.starts).filter(|(_, start)| **start);
+        open.any(|(ends, _)| gap.ends.get(ends).is_some_and(|ends| ends.contains(&true)))
+    }
+
+    /// No place but this one.
+    fn edge(&self, at: usize) -> Vec<bool> {
+        (0..=self.layers).map(|place| place == at).collect()
+    }
+
+    /// The ends that a card reaches from each start. The longer a range, the more it needs: so the furthest end is found with a window
+    /// that only moves on.
+    fn ends(&self, column: &Column<'_>, limit: Time) -> Vec<Range<usize>> {
         let mut window = Window::new(&column.layers);
         let fits = |needs: Needs| self.time(column, needs).is_some_and(|time| time <= limit);
-        for (start, reached) in starts.iter().enumerate().take(self.layers) {
+        let mut all = Vec::with_capacity(self.layers);
+        for start in 0..self.layers {
             while window.end < self.layers && fits(window.with_next()) {
                 window.push();
             }
-            if *reached && let Some((first, most)) = self.allowed(column.card, start) {
+            all.push(self.allowed(column.card, start).map_or(0..0, |(first, most)| {
                 let last = window.end.min(most);
                 // The last layer brings the head with it.
                 let with_head = last == self.layers && fits(window.sum().and(&column.head));
-                let past = if with_head { last + 1 } else { (last + 1).min(self.layers) };
-                if first < past {
-                    steps.iter_mut().skip(first).take(1).for_each(|step| *step += 1);
-                    steps.iter_mut().skip(past).take(1).for_each(|step| *step -= 1);
-                }
-            }
+                first..if with_head { last + 1 } else { (last + 1).min(self.layers) }
+            }));
             window.pop(start);
         }
-        let open = steps.into_iter().scan(0, |open, step| {
-            *open += step;
-            Some(*open > 0)
-        });
-        open.take(self.layers + 1).collect()
+        all
     }
 
     /// The first and the last end of a range from `start` on that the pins let the card run; `None` where there is none.
@@ -250,6 +274,35 @@ impl<'a> Split<'a> {
         }
         row
     }
+}
+
+/// Where a card may start and end, as the cards around it leave it.
+pub(super) struct Gap {
+    starts: Vec<bool>,
+    ends: Vec<bool>,
+}
+
+/// The places that are reached from these starts.
+fn reached(ends: &[Range<usize>], starts: &[bool]) -> Vec<bool> {
+    // How many ranges of ends begin or stop at each place.
+    let mut steps = vec![0_i64; starts.len() + 1];
+    for (ends, _) in ends.iter().zip(starts).filter(|(ends, start)| **start && !ends.is_empty()) {
+        steps.iter_mut().skip(ends.start).take(1).for_each(|step| *step += 1);
+        steps.iter_mut().skip(ends.end).take(1).for_each(|step| *step -= 1);
+    }
+    let open = steps.into_iter().scan(0, |open, step| {
+        *open += step;
+        Some(*open > 0)
+    });
+    open.take(starts.len()).collect()
+}
+
+/// The starts from which one of these places is reached.
+fn reaching(ends: &[Range<usize>], places: &[bool]) -> Vec<bool> {
+    let mut starts: Vec<bool> =
+        ends.iter().map(|ends| places.get(ends.clone()).is_some_and(|ends| ends.contains(&true))).collect();
+    starts.push(false);
+    starts
 }
 
 /// The sum of needs over a range of layers whose ends only move on: sums from each start to a middle, and one from there on.
