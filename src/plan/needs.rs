@@ -31,17 +31,6 @@ const fn adds_up(of: Use) -> bool {
     matches!(of, Use::Weights | Use::Head | Use::Kv | Use::Pool)
 }
 
-/// The same by the uses' numbers: the search for a split sums needs millions of times.
-const ADDS_UP: [bool; Use::ALL.len()] = {
-    let mut all = [false; Use::ALL.len()];
-    let mut i = 0;
-    while i < all.len() {
-        all[i] = adds_up(Use::ALL[i]);
-        i += 1;
-    }
-    all
-};
-
 /// Sizes that all layers of a request share.
 #[derive(Clone, Copy)]
 pub(super) struct Scale {
@@ -66,8 +55,8 @@ impl Needs {
     /// These layers and others.
     pub fn and(mut self, other: &Self) -> Self {
         // Both are rounded already.
-        for ((place, bytes), adds_up) in self.bytes.iter_mut().zip(other.bytes).zip(ADDS_UP) {
-            *place = if adds_up { *place + bytes } else { bytes.max(*place) };
+        for ((place, bytes), of) in self.bytes.iter_mut().zip(other.bytes).zip(Use::ALL) {
+            *place = if adds_up(of) { *place + bytes } else { bytes.max(*place) };
         }
         self.operations += other.operations;
         self.experts += other.experts;
