@@ -140,7 +140,8 @@ fn a_pin_of_what_the_model_does_not_have_is_refused_by_name() {
 #[test]
 fn a_number_that_cannot_act_is_told() {
     let spec = spec(QWEN3_30B);
-    let cases: [(&str, fn(&mut RunSettings)); 8] = [
+    type Set = fn(&mut RunSettings);
+    let cases: [(&str, Set); 8] = [
         ("run.prompt.ring is 40 slots", |run| run.prompt.ring = Ring::Slots(40)),
         ("run.prompt.floor is 7 tokens", |run| run.prompt.floor = 7),
         ("run.prompt.depth is 3 copies", |run| run.prompt.depth = 3),
