@@ -78,7 +78,7 @@ fn check_plan(spec: &ModelSpec) {
         compute: None,
         crossing: Crossing { staged: Rate(10e9), peer: None },
     };
-    let host = HostBudget { memory: Bytes(1 << 30), workers: 2, rate: Rate(20e9) };
+    let host = HostBudget { memory: Bytes(1 << 30), workers: 2, rate: Rate(20e9), disk: Rate(1e9), shared: false };
     let request = Request { spec, cards: vec![card(0), card(1)], host, settings: &settings };
     match plan::plan(&request) {
         Ok(plan) => {

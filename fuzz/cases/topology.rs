@@ -70,7 +70,13 @@ fn check_plan(topology: &Topology, rates: &[Rate]) {
         crossing: Crossing { staged: Rate(10e9), peer: None },
     };
     let host = &topology.host;
-    let host = HostBudget { memory: host.memory, workers: host.workers as usize, rate: host.rate };
+    let host = HostBudget {
+        memory: host.memory,
+        workers: host.workers as usize,
+        rate: host.rate,
+        disk: host.disk,
+        shared: host.shared,
+    };
     let cards = topology.cards().iter().zip(rates).map(card).collect();
     match plan::plan(&Request { spec, cards, host, settings: &topology.run }) {
         Ok(plan) => {
