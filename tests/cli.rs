@@ -43,6 +43,8 @@ impl Inputs {
         inputs.put("header.gguf", &model[..3000]);
         inputs.put("weights.gguf", &model[..200_000]);
         inputs.put("empty.gguf", b"");
+        inputs.put("broken.jinja", b"a\n{% if %}");
+        inputs.put("think.jinja", b"{{ enable_thinking }}");
         inputs.put("bytes.txt", b"\xff\xfe");
         inputs.put("long.txt", "word ".repeat(6000).as_bytes());
         inputs.put("tokens.txt", b"1 2 3 4 5 6 7 8 9 10");
@@ -149,6 +151,30 @@ fn mistakes_are_told_with_place_and_remedy() {
         (&["bench", "prompt", "-m", MODEL, "--follow-up", "2K"], 2, &["`2K` is no follow-up", "2K@32K"]),
         (&["bench", "prompt", "-m", MODEL, "--prompts", "64K"], 1, &["64K: 65568 tokens", "at most 4096"]),
         (&["bench", "prompt", "-m", MODEL, "--resident", "few"], 2, &["`few`", "or `all`"]),
+        (&["run", "-m", MODEL, "-p", "x", "--reasoning", "off"], 2, &["--reasoning", "add --chat"]),
+        (&["run", "-m", MODEL, "-p", "x", "--chat", "--reasoning", "maybe"], 2, &["maybe", "on, off, auto"]),
+        (&["run", "-m", MODEL, "-p", "x", "--chat", "--reasoning", "on"], 2, &["--reasoning on", "no such choice"]),
+        (&["chat", "-m", MODEL, "--template", "/nope/t"], 2, &["--template", "/nope/t"]),
+        (&["chat", "-m", "/nope.gguf", "--template", "@broken.jinja"], 2, &["--template", "line 2"]),
+        (&["chat", "-m", "/nope.gguf", "--template-kwargs", "[1]"], 2, &["--template-kwargs", "an object of JSON"]),
+        (&["chat", "-m", "/nope.gguf", "--template-kwargs", "{a}"], 2, &["an object of JSON", "line 1"]),
+        (&["chat", "-m", "/nope.gguf", "--template-kwargs", "{\"messages\": []}"], 2, &["messages are what you say"]),
+        (&["chat", "-m", "/nope.gguf", "--date", "yesterday"], 2, &["--date", "2024-11-29"]),
+        (
+            &[
+                "chat",
+                "-m",
+                MODEL,
+                "--template",
+                "@think.jinja",
+                "--reasoning",
+                "on",
+                "--template-kwargs",
+                "{\"enable_thinking\": false}",
+            ],
+            2,
+            &["both set enable_thinking"],
+        ),
         (&["chat", "-m", MODEL, "--history", "/nope/h"], 1, &["/nope/h", "choose a folder"]),
         (&["chat", "-m", MODEL, "--history", "src"], 1, &["src: it is a folder"]),
         (&["bench", "-m", MODEL, "--devices", "GPU-1"], 2, &["--devices", "GPU-1", "PCI address"]),
@@ -176,6 +202,63 @@ fn mistakes_are_told_with_place_and_remedy() {
         assert!(output.stdout.is_empty(), "{args:?} wrote to standard output");
     }
     assert_eq!(inputs.names(), before, "a refused command left a file");
+}
+
+/// What a template makes of its variables, as it says itself when it refuses.
+#[test]
+fn a_template_gets_what_the_options_say() {
+    let folder = TempDir::new().unwrap();
+    let template = folder.path().join("t.jinja");
+    let told = |source: &str, more: &[&str], input: &[u8]| {
+        fs_err::write(&template, format!("{{{{ raise_exception({source}) }}}}")).unwrap();
+        fs_err::write(folder.path().join("prompt.txt"), input).unwrap();
+        let prompt = folder.path().join("prompt.txt");
+        let mut args = vec!["run", "-m", MODEL, "--chat", "-n", "0"];
+        args.extend(["--template", template.to_str().unwrap(), "-f", prompt.to_str().unwrap()]);
+        args.extend(more);
+        let output = output(&args);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let kwargs = r#"{"enable_thinking": false, "style": {"a": [1, "é"]}}"#;
+    let cases: [(&str, &[&str], &[u8], &str); 9] = [
+        ("'<' ~ enable_thinking ~ style ~ '>'", &["--template-kwargs", kwargs], b"x", "<False{'a': [1, 'é']}>"),
+        ("'<' ~ enable_thinking ~ '>'", &["--reasoning", "off"], b"x", "<False>"),
+        ("'<' ~ enable_thinking ~ '>'", &["--reasoning", "on"], b"x", "<True>"),
+        ("'<' ~ thinking ~ '>'", &["--reasoning", "off"], b"x", "<False>"),
+        ("'<' ~ (enable_thinking is defined) ~ '>'", &[], b"x", "<False>"),
+        ("'<' ~ strftime_now('%d %b %Y') ~ '>'", &["--date", "2024-02-29"], b"x", "<29 Feb 2024>"),
+        ("'<' ~ (strftime_now('%Y') | int > 2025) ~ '>'", &[], b"x", "<True>"),
+        ("'<' ~ messages[0].content ~ '>'", &[], b"\xef\xbb\xbfHi\r\n", "<Hi>"),
+        ("'<' ~ messages[0].content ~ messages[1].content ~ '>'", &["--system", "S"], b"Hi\n\n", "<SHi\n>"),
+    ];
+    for (source, more, input, wanted) in cases {
+        let told = told(source, more, input);
+        assert!(told.contains(wanted), "{source} {more:?}: {told}");
+    }
+}
+
+#[test]
+fn a_control_token_in_a_message_is_text() {
+    let tokens = |prompt: &str, more: &[&str]| {
+        let mut args = vec!["run", "-m", MODEL, "--chat", "-n", "0", "--json", "-p", prompt];
+        args.extend(more);
+        json(&args)["prompt_tokens"].as_u64().unwrap()
+    };
+    let plain =
+        json(&["tokenize", "-m", MODEL, "--plain", "--json", "-p", "<|im_end|>"]).as_array().unwrap().len() as u64;
+    assert!(plain > 1);
+    assert_eq!(tokens("hello<|im_end|>", &[]), tokens("hello", &[]) + plain);
+    assert_eq!(tokens("hello<|im_end|>", &["--parse-special"]), tokens("hello", &[]) + 1);
+    assert_eq!(tokens("hello", &["--system", "<|im_end|>"]), tokens("hello", &["--system", ""]) + plain);
+}
+
+/// Where there is no choice, `off` is told to change nothing, and the answer is made.
+#[test]
+fn reasoning_that_cannot_be_switched_is_told() {
+    let output = output(&["run", "-m", MODEL, "--chat", "-p", "x", "-n", "0", "--reasoning", "off"]);
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("--reasoning off changes nothing"), "{}", text(&output.stderr));
 }
 
 #[test]

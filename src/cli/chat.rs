@@ -12,11 +12,12 @@ use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
 use super::run::summary;
 use super::sampling::SamplingArgs;
+use super::template::TemplateArgs;
 use crate::engine::Counts;
 use crate::files::Output;
 use crate::generate::{Asked, Conversation, Finish};
 use crate::sampler::Sampler;
-use crate::text::{ChatMessage, ChatRequest, ChatTemplate, StopStrings, Tokenizer, Vocabulary};
+use crate::text::{ChatMessage, StopStrings, Tokenizer, Vocabulary};
 
 /// Arguments of `chat`.
 #[derive(clap::Args)]
@@ -26,6 +27,8 @@ pub struct Args {
     /// The system message.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Most tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1024)]
     tokens: usize,
@@ -45,9 +48,9 @@ const HELP: &str = "/new starts over, /quit or Ctrl-D ends, Ctrl-C stops an answ
 pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let history = args.history.as_deref().map(|path| history_file(path, args)).transpose()?;
     let model = args.machine.open_model()?;
-    let (tokenizer, template) = {
+    let (tokenizer, chat) = {
         let vocabulary = Vocabulary::from_gguf(model.gguf())?;
-        (Arc::new(Tokenizer::new(&vocabulary)?), ChatTemplate::of(&vocabulary)?)
+        (Arc::new(Tokenizer::new(&vocabulary)?), args.template.chat(&vocabulary)?)
     };
     let mut editor = DefaultEditor::new().context("opening the terminal")?;
     if let Some(path) = &args.history {
@@ -90,8 +93,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         }
         editor.add_history_entry(&line).context("keeping the line")?;
         messages.push(ChatMessage::new("user", line));
-        let rendered = template.render(&ChatRequest::of(&messages, crate::text::Moment::now()))?;
-        let prompt = tokenizer.encode_chat(&rendered)?;
+        let prompt = chat.tokens(&tokenizer, &messages)?;
         let mut sampler = Sampler::new(args.sampling.settings(), engine.model().spec.vocab)?;
         let asked = Asked {
             prompt: &prompt,

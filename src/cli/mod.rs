@@ -15,6 +15,7 @@ mod run;
 mod sample;
 mod sampling;
 mod synth;
+mod template;
 mod tokenize;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -107,7 +108,11 @@ pub fn main() -> ExitCode {
         Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt.exit_code()),
         Err(error) => {
             report(&told(&error));
-            if is_cancelled(&error) { ExitCode::from(interrupt.exit_code()) } else { ExitCode::FAILURE }
+            match () {
+                () if is_cancelled(&error) => ExitCode::from(interrupt.exit_code()),
+                () if error.is::<Misuse>() => ExitCode::from(2),
+                () => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -116,6 +121,11 @@ pub fn main() -> ExitCode {
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 struct Interrupted;
+
+/// A mistake on the command line that shows only beside other options or the model file.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
 
 /// Whether a write ended because a signal came.
 fn is_interrupted(error: &io::Error) -> bool {

@@ -10,12 +10,13 @@ use super::interrupt::{Interrupt, UntilCancelled};
 use super::machine::MachineArgs;
 use super::prompt::{self, PromptArgs};
 use super::sampling::SamplingArgs;
+use super::template::TemplateArgs;
 use crate::card::timeline::Timeline;
 use crate::engine::{Counts, Engine};
 use crate::files::Output;
 use crate::generate::{Answer, Asked, Conversation, Finish};
 use crate::sampler::Sampler;
-use crate::text::{StopStrings, Tokenizer, Vocabulary};
+use crate::text::{ChatMessage, StopStrings, Tokenizer, Vocabulary};
 
 /// Arguments of `run`.
 #[derive(clap::Args)]
@@ -30,6 +31,8 @@ pub struct Args {
     /// The system message of the chat template.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Most tokens of the answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256)]
     tokens: usize,
@@ -63,7 +66,10 @@ const TRACE_LIMIT: usize = 2_000_000;
 
 /// Answers the prompt.
 pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let text = args.prompt.text()?;
+    if !args.chat {
+        args.template.without_chat()?;
+    }
+    let text = args.prompt.typed()?;
     let inputs: Vec<PathBuf> = args.machine.inputs().into_iter().chain(args.prompt.input()).collect();
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
     let trace = args.trace.as_ref().map(|path| Output::create(path, &inputs)).transpose()?;
@@ -72,7 +78,13 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     let (tokenizer, tokens) = {
         let vocabulary = Vocabulary::from_gguf(model.gguf())?;
         let tokenizer = Arc::new(Tokenizer::new(&vocabulary)?);
-        let tokens = prompt::tokens(&tokenizer, &vocabulary, &text, args.chat, args.system.as_deref())?;
+        let tokens = if args.chat {
+            let mut messages: Vec<_> = args.system.iter().map(|text| ChatMessage::new("system", text)).collect();
+            messages.push(ChatMessage::new("user", text));
+            args.template.chat(&vocabulary)?.tokens(&tokenizer, &messages)?
+        } else {
+            prompt::tokens(&tokenizer, &text)?
+        };
         (tokenizer, tokens)
     };
     let mut engine = args.machine.load(model, timeline.clone())?;

@@ -44,7 +44,7 @@ impl Bpe {
     pub(super) fn encode(&self, text: &str, out: &mut Vec<TokenId>) -> Result<(), TextError> {
         let mut chars = String::new();
         let mut problem = None;
-        self.split.run(text, |word| {
+        self.split.run(&self.split.normal(text), |word| {
             chars.clear();
             self.alphabet.write_chars(word.as_bytes(), &mut chars);
             match self.merger.tokenize(&chars) {

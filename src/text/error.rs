@@ -111,7 +111,7 @@ pub enum TextError {
     },
     /// The file has no chat template, and a chat was asked for.
     #[error(
-        "this model has no chat template (tokenizer.chat_template is absent): use a plain prompt, or give a template"
+        "this model has no chat template (tokenizer.chat_template is absent): use a plain prompt, or give one with --template"
     )]
     NoTemplate,
 }

@@ -7,6 +7,7 @@ mod alphabet;
 mod bpe;
 mod detokenizer;
 mod error;
+mod families;
 mod jinja;
 mod pre;
 mod special;

@@ -4,110 +4,26 @@
 //! with a look-ahead needs a backtracking engine, whose time and stack a long run of spaces can exhaust. So the patterns
 //! here have plain `\s+`, run in linear time, and [`Split::run`] gives the last character back.
 
+use std::borrow::Cow;
+
 use tokenizers::utils::SysRegex;
+use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
 
 use super::TextError;
+use super::families::{Cut, FAMILIES, Spaces};
 
-/// English contractions in either case, ASCII only.
-macro_rules! contractions {
-    () => {
-        "'(?:[sSmMdDtT]|[rR][eE]|[vV][eE]|[lL][lL])"
-    };
-}
-
-const LLAMA3: &str =
-    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
-const QWEN2: &str =
-    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
-const QWEN35: &str =
-    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+");
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-const GPT4O: &str = concat!(
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
-);
-
-/// One family of models that cut words alike.
-struct Family {
-    /// Values of `tokenizer.ggml.pre`, the usual one first.
-    names: &'static [&'static str],
-    /// Patterns, applied one after the other, each to the pieces that the one before left.
-    passes: &'static [(&'static str, Spaces)],
-    /// A word that is a token is that token, whatever the merges say.
-    ignore_merges: bool,
-    /// A sequence begins with BOS unless the file says otherwise.
-    add_bos: bool,
-}
-
-/// What a pattern's `\s+` stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spaces {
-    /// The pattern has none.
-    Absent,
-    /// `\s+(?!\S)|\s+`.
-    Give,
-    /// The same, but runs of white space up to a line end were taken by `\s*[\r\n]+` before.
-    GiveAfterLines,
-}
-
-const FAMILIES: &[Family] = &[
-    Family {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
-        passes: &[(LLAMA3, Spaces::GiveAfterLines)],
-        ignore_merges: true,
-        add_bos: true,
-    },
-    Family {
-        names: &["chatglm-bpe", "dbrx", "smaug-bpe"],
-        passes: &[(LLAMA3, Spaces::GiveAfterLines)],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    Family { names: &["glm4"], passes: &[(LLAMA3, Spaces::GiveAfterLines)], ignore_merges: true, add_bos: false },
-    Family {
-        names: &["qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo"],
-        passes: &[(QWEN2, Spaces::GiveAfterLines)],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    Family { names: &["qwen35"], passes: &[(QWEN35, Spaces::GiveAfterLines)], ignore_merges: false, add_bos: false },
-    Family {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
-        passes: &[(r"\p{N}", Spaces::Absent), (GPT2, Spaces::Give)],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    Family {
-        names: &["gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4", "gigachat", "a.x-4.0", "mellum"],
-        passes: &[(GPT2, Spaces::Give)],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    Family {
-        names: &["gpt-4o", "llama4", "kanana2", "minimax-m2"],
-        passes: &[(GPT4O, Spaces::GiveAfterLines)],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    Family {
-        names: &["default"],
-        passes: &[
-            (r"[\p{P}\$\+<=>\^~\|]+", Spaces::Absent),
-            (GPT2, Spaces::Give),
-            (r"\p{N}+", Spaces::Absent),
-            (r"[0-9][0-9][0-9]", Spaces::Absent),
-        ],
-        ignore_merges: false,
-        add_bos: false,
-    },
-];
-
-/// One compiled pattern.
+/// One compiled pass.
 #[derive(Debug)]
-struct Pass {
-    pattern: SysRegex,
-    spaces: Spaces,
+enum Pass {
+    Pattern {
+        pattern: SysRegex,
+        spaces: Spaces,
+    },
+    /// Runs of digits in groups of three from the right; with `word`, only where the run ends a word.
+    Thousands {
+        digits: SysRegex,
+        word: bool,
+    },
 }
 
 /// Cuts text into words.
@@ -118,6 +34,8 @@ pub(super) struct Split {
     pub(super) ignore_merges: bool,
     /// A sequence begins with BOS unless the file says otherwise.
     pub(super) add_bos: bool,
+    /// Text is brought into the composed form first.
+    compose: bool,
 }
 
 impl Split {
@@ -127,15 +45,27 @@ impl Split {
             let known: Vec<&str> = FAMILIES.iter().flat_map(|family| family.names).copied().collect();
             return Err(TextError::UnknownPre { found: name.to_owned(), known: known.join(", ") });
         };
-        let passes = family.passes.iter().map(|&(pattern, spaces)| {
-            let pattern = SysRegex::new(pattern).map_err(|error| TextError::Build { problem: error.to_string() })?;
-            Ok(Pass { pattern, spaces })
+        let compile = |pattern| SysRegex::new(pattern).map_err(|error| TextError::Build { problem: error.to_string() });
+        let passes = family.passes.iter().map(|&cut| {
+            Ok(match cut {
+                Cut::Pattern(pattern, spaces) => Pass::Pattern { pattern: compile(pattern)?, spaces },
+                Cut::Thousands { word } => Pass::Thousands { digits: compile(r"\d+")?, word },
+            })
         });
         Ok(Self {
             passes: passes.collect::<Result<_, TextError>>()?,
             ignore_merges: family.ignore_merges,
             add_bos: family.add_bos,
+            compose: family.compose,
         })
+    }
+
+    /// The text in the form that the family's models were trained on: NFC for some, as it stands for the others.
+    pub(super) fn normal<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.compose && is_nfc_quick(text.chars()) != IsNormalized::Yes {
+            return Cow::Owned(text.nfc().collect());
+        }
+        Cow::Borrowed(text)
     }
 
     /// Calls `word` with every word of `text`, in order; together they are `text`.
@@ -153,42 +83,67 @@ impl Split {
 }
 
 impl Pass {
-    /// Appends the matches in `text` and the gaps between them.
+    /// Appends the pieces of `text`: matches, and the gaps between them.
     fn cut<'t>(&self, text: &'t str, out: &mut Vec<&'t str>) {
         let mut push = |piece: Option<&'t str>| out.extend(piece.filter(|piece| !piece.is_empty()));
         let mut done = 0;
-        // The matches are looked for anew from where one has given its last character back.
-        let mut search = Some(0);
-        while let Some(from) = search.take() {
-            for (start, end) in self.pattern.find_iter(text.get(from..).unwrap_or_default()) {
-                let (start, mut end) = (from + start, from + end);
-                let given = text.get(start..end).map_or(0, |found| self.given_back(found, end == text.len()));
-                end -= given;
-                push(text.get(done..start));
-                push(text.get(start..end));
-                done = end;
-                if given > 0 {
-                    search = Some(end);
-                    break;
+        match self {
+            Self::Pattern { pattern, spaces } => {
+                // The matches are looked for anew from where one has given its last character back.
+                let mut search = Some(0);
+                while let Some(from) = search.take() {
+                    for (start, end) in pattern.find_iter(text.get(from..).unwrap_or_default()) {
+                        let (start, mut end) = (from + start, from + end);
+                        let given =
+                            text.get(start..end).map_or(0, |found| given_back(*spaces, found, end == text.len()));
+                        end -= given;
+                        push(text.get(done..start));
+                        push(text.get(start..end));
+                        done = end;
+                        if given > 0 {
+                            search = Some(end);
+                            break;
+                        }
+                    }
+                }
+            }
+            Self::Thousands { digits, word } => {
+                for (start, end) in digits.find_iter(text) {
+                    let next = text.get(end..).and_then(|rest| rest.chars().next());
+                    if *word && next.is_some_and(|next| next == '_' || next.is_alphanumeric()) {
+                        continue;
+                    }
+                    push(text.get(done..start));
+                    let run = text.get(start..end).unwrap_or_default();
+                    let count = run.chars().count();
+                    let mut group = start;
+                    for (index, (at, _)) in run.char_indices().enumerate() {
+                        if index > 0 && (count - index).is_multiple_of(3) {
+                            push(text.get(group..start + at));
+                            group = start + at;
+                        }
+                    }
+                    push(text.get(group..end));
+                    done = end;
                 }
             }
         }
         push(text.get(done..));
     }
+}
 
-    /// Bytes at the end of a match that belong to what follows: the last of several white-space characters before a word.
-    fn given_back(&self, found: &str, at_end: bool) -> usize {
-        if self.spaces == Spaces::Absent || at_end {
-            return 0;
-        }
-        let mut chars = found.chars();
-        let Some(last) = chars.next_back().filter(|last| last.is_whitespace()) else { return 0 };
-        let taken_as_line = self.spaces == Spaces::GiveAfterLines && matches!(last, '\r' | '\n');
-        if taken_as_line || chars.as_str().is_empty() || !chars.all(char::is_whitespace) {
-            return 0;
-        }
-        last.len_utf8()
+/// Bytes at the end of a match that belong to what follows: the last of several white-space characters before a word.
+fn given_back(spaces: Spaces, found: &str, at_end: bool) -> usize {
+    if spaces == Spaces::Absent || at_end {
+        return 0;
     }
+    let mut chars = found.chars();
+    let Some(last) = chars.next_back().filter(|last| last.is_whitespace()) else { return 0 };
+    let taken_as_line = spaces == Spaces::GiveAfterLines && matches!(last, '\r' | '\n');
+    if taken_as_line || chars.as_str().is_empty() || !chars.all(char::is_whitespace) {
+        return 0;
+    }
+    last.len_utf8()
 }
 
 #[cfg(test)]
@@ -221,6 +176,31 @@ mod tests {
         assert_eq!(words("gpt-4o", "CamelCase's ÄÖäÖ"), ["Camel", "Case's", " ÄÖä", "Ö"]);
         assert_eq!(words("gpt-2", "IT'S it's"), ["IT", "'", "S", " it", "'s"]);
         assert_eq!(words("qwen2", "IT'S it'ſ"), ["IT", "'S", " it", "'ſ"]);
+    }
+
+    #[test]
+    fn families_of_several_passes_cut_as_their_models_do() {
+        assert_eq!(
+            words("tekken", "camelCase HTTPServer 123 it's"),
+            ["camel", "Case", " HTTPServer", " ", "1", "2", "3", " it", "'s"]
+        );
+        assert_eq!(words("deepseek-coder", "x = 12;\n  y"), ["x", " = ", "1", "2", ";", "\n", " ", " y"]);
+        assert_eq!(words("deepseek-v3", "12345 日本go->x"), ["123", "45", " ", "日本", "go", "->", "x"]);
+        assert_eq!(words("superbpe", "a 1234567 b"), ["a ", "1", "234", "567", " b"]);
+        assert_eq!(words("tiny_aya", "1234 1234a"), ["1", "234", " ", "123", "4", "a"]);
+        assert_eq!(words("bloom", "one, two"), ["one", ",", " two"]);
+        assert_eq!(words("kimi-k2", "ok日本Go"), ["ok", "日本", "Go"]);
+    }
+
+    #[test]
+    fn composed_form_is_for_families_that_were_trained_so() {
+        let normal = |name: &str, text: &str| Split::named(name).unwrap().normal(text).into_owned();
+        for name in ["qwen2", "qwen35", "command-r", "olmo"] {
+            assert_eq!(normal(name, "cafe\u{301} \u{1112}\u{1161}\u{11ab} \u{212b}"), "café 한 Å", "{name}");
+        }
+        for name in ["llama-bpe", "gpt-2", "smollm", "tekken", "deepseek-r1-qwen", "gpt-4o"] {
+            assert_eq!(normal(name, "cafe\u{301}"), "cafe\u{301}", "{name}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ from tokenizers import pre_tokenizers
 HERE = os.path.dirname(os.path.abspath(__file__))
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 DEFINED = ["<think>", "</think>"]
-PRE = ["llama-bpe", "glm4", "chatglm-bpe", "qwen2", "qwen35", "smollm", "gpt-2", "gpt-4o", "default"]
+PRE = ["llama-bpe", "glm4", "chatglm-bpe", "smollm", "gpt-2", "gpt-4o", "default"]
 PIECES = (
     "a b the The THE River wonderful light Ab xYz é É ñ ß ſ İ ǅ ʰ ª א ع ह ि ้ ก 川 日本 의 あ ー 𝒳 ½ ² Ⅷ ٣ 0 7 42 123 12345 ' 's 'S 'T "
     "'ll 'LL 'Re 've 'd 'm ’s 'ſ . , ; : ! ? ... --- $ + < = > ^ ~ | ` _ / // \\ ( ) [ ] { } \" # % & * @ - 。 、 — « » € § ° © ™ 🙂 "
