@@ -113,16 +113,15 @@ fn mistakes_are_told_with_place_and_remedy() {
         (&["run", "-p", "hi", "-m", MODEL, "-t", "@sim.yaml"], 1, &["card a", "kind: virtual"]),
         (&["run", "-p", "hi", "-m", MODEL, "-c", "0"], 2, &["--context", "0 is not in 1"]),
         (&["run", "-p", "hi", "-m", MODEL, "-c", "-5"], 2, &["--context", "-5"]),
-        (&["run", "-p", "hi", "-m", MODEL, "-c", "999999"], 1, &["run.context", "999999", "1 to 4096"]),
         (&["run", "-f", "@long.txt", "-m", MODEL], 1, &["do not fit", "of 4096", "shorten the text or raise"]),
         (&["run", "-p", "", "-m", MODEL], 1, &["the prompt is empty", "--file"]),
         (&["run", "-m", MODEL], 1, &["the prompt is empty"]),
         (&["run", "-f", "@bytes.txt", "-m", MODEL], 1, &["bytes.txt", "UTF-8"]),
-        (&["run", "-p", "hi", "-m", MODEL, "--temperature", "NaN"], 1, &["temperature is NaN", "between 0 and 100"]),
-        (&["run", "-p", "hi", "-m", MODEL, "--temperature", "-1"], 1, &["temperature is -1", "between 0 and 100"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--temperature", "NaN"], 2, &["temperature is NaN", "between 0 and 100"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--temperature", "-1"], 2, &["temperature is -1", "between 0 and 100"]),
         (&["run", "-p", "hi", "-m", MODEL, "--top-k", "99999999999"], 1, &["top_k", "between 0 and"]),
-        (&["run", "-p", "hi", "-m", MODEL, "--top-p", "0"], 1, &["top_p", "at most 1"]),
-        (&["run", "-p", "hi", "-m", MODEL, "--stop", ""], 1, &["stop[0] is empty"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--top-p", "0"], 2, &["top_p", "at most 1"]),
+        (&["run", "-p", "hi", "-m", MODEL, "--stop", ""], 2, &["stop[0] is empty"]),
         (&["run", "-p", "hi", "-m", MODEL, "--workers", "0"], 2, &["--workers", "1..=1024"]),
         (&["run", "-p", "hi", "-m", MODEL, "--routed-stream", "2"], 2, &["neither 0 nor 1", "STRATA_PREFILL_ROUTED"]),
         (&["run", "-p", "hi", "-m", MODEL, "--kv-prefetch", "yes"], 2, &["neither 0 nor 1", "STRATA_KV_PREFETCH"]),
@@ -138,16 +137,16 @@ fn mistakes_are_told_with_place_and_remedy() {
         (&["perplexity", "-m", MODEL, "-p", "x"], 1, &["at least two are needed"]),
         (&["sample", MODEL, "-o", "@x.gguf"], 1, &["SHA-256", "fetch-sample.sh"]),
         (&["sample", MODEL, "-o", MODEL], 1, &["which is read", "another name"]),
-        (&["synth", "nope", "-o", "@x.gguf"], 1, &["no shape `nope`", "tiny-llama"]),
-        (&["synth", "tiny-llama"], 1, &["-o FILE.gguf", "--dry-run"]),
+        (&["synth", "nope", "-o", "@x.gguf"], 2, &["no shape `nope`", "tiny-llama"]),
+        (&["synth", "tiny-llama"], 2, &["-o FILE.gguf", "--dry-run"]),
         (&["synth", "tiny-llama", "-o", "/nope/x.gguf"], 1, &["cannot write /nope/x.gguf"]),
-        (&["bench", "-m", MODEL, "--arms", "a=nope=1"], 1, &["arm a", "no setting `nope`", "routed_stream"]),
-        (&["bench", "-m", MODEL, "--arms", "a=depth=99"], 1, &["arm a", "depth is 99", "between 1 and 64"]),
+        (&["bench", "-m", MODEL, "--arms", "a=nope=1"], 2, &["arm a", "no setting `nope`", "routed_stream"]),
+        (&["bench", "-m", MODEL, "--arms", "a=depth=99"], 2, &["arm a", "depth is 99", "between 1 and 64"]),
         (&["bench", "-m", MODEL, "--prompts", "0"], 2, &["out of range", "1 to"]),
         (&["bench"], 2, &["--model"]),
         (&["bench", "prompt"], 2, &["--model"]),
-        (&["bench", "prompt", "-m", MODEL, "--arms", "on"], 1, &["--arms", "both arms", "off,on"]),
-        (&["bench", "prompt", "-m", MODEL, "--arms", "on,on"], 1, &["--arms", "both arms"]),
+        (&["bench", "prompt", "-m", MODEL, "--arms", "on"], 2, &["--arms", "both arms", "off,on"]),
+        (&["bench", "prompt", "-m", MODEL, "--arms", "on,on"], 2, &["--arms", "both arms"]),
         (&["bench", "prompt", "-m", MODEL, "--follow-up", "2K"], 2, &["`2K` is no follow-up", "2K@32K"]),
         (&["bench", "prompt", "-m", MODEL, "--prompts", "64K"], 1, &["64K: 65568 tokens", "at most 4096"]),
         (&["bench", "prompt", "-m", MODEL, "--resident", "few"], 2, &["`few`", "or `all`"]),
@@ -378,6 +377,9 @@ fn a_context_that_is_lowered_is_told() {
     let lowered = output(&["plan", "-m", MODEL, "-t", &far, "--json"]);
     let plan: Value = serde_json::from_slice(&lowered.stdout).unwrap();
     assert_eq!(plan["context"], 4096);
+    let asked = output(&["plan", "-m", MODEL, "-c", "999999", "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&asked.stdout).unwrap()["context"], 4096);
+    assert!(text(&asked.stderr).contains("--context: the context is 999999 tokens, the model was made for 4096"));
     let told = text(&lowered.stderr);
     assert!(told.lines().count() == 1 && told.contains("far.yaml") && told.contains("9999"), "{told}");
     assert!(text(&output(&["plan", "-m", MODEL]).stderr).is_empty());

@@ -97,7 +97,7 @@ pub struct HostMemory {
 enum Backing {
     Empty,
     Owned { _pages: memmap2::MmapMut },
-    Mapped { _file: Arc<memmap2::Mmap> },
+    Mapped { _file: Arc<dyn AsRef<[u8]> + Send + Sync> },
 }
 
 struct HostInner {
@@ -243,18 +243,19 @@ impl HostMemory {
     }
 
     /// A mapped file as a sealed buffer: read in place, never locked.
-    pub fn map(&self, file: &Arc<memmap2::Mmap>, what: &str) -> HostBuf {
-        let start = NonNull::new(file.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+    pub fn map(&self, file: Arc<dyn AsRef<[u8]> + Send + Sync>, what: &str) -> HostBuf {
+        let contents = (*file).as_ref();
+        let (start, bytes) = (NonNull::from(contents).cast(), contents.len());
         HostBuf(Arc::new(HostInner {
             id: RegionId::fresh(),
             what: what.into(),
             start,
-            bytes: file.len(),
+            bytes,
             sealed: AtomicBool::new(true),
             borrows: Borrows::default(),
             watcher: self.watcher.clone(),
             lock: None,
-            _backing: Backing::Mapped { _file: Arc::clone(file) },
+            _backing: Backing::Mapped { _file: file },
         }))
     }
 }

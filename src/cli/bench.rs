@@ -112,6 +112,9 @@ impl clap::Args for Args {
 const PROMPT: &str = "prompt";
 
 fn run_arms(args: &Arms, interrupt: &Interrupt) -> anyhow::Result<()> {
+    for text in &args.arms {
+        arm(text, &Topology::cpu_only()).map_err(|error| super::Mistake::of("--arms", error))?;
+    }
     let model = args.machine.open_model()?;
     let topology = args.machine.present(&model)?;
     let longest = args.prompts.iter().max().copied().unwrap_or(0) + args.tokens;

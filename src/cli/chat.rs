@@ -11,7 +11,7 @@ use rustyline::error::ReadlineError;
 use super::interrupt::Interrupt;
 use super::machine::MachineArgs;
 use super::run::summary;
-use super::sampling::SamplingArgs;
+use super::sampling::{SamplingArgs, answer_tokens};
 use super::template::TemplateArgs;
 use crate::engine::Counts;
 use crate::files::Output;
@@ -29,8 +29,8 @@ pub struct Args {
     system: Option<String>,
     #[command(flatten)]
     template: TemplateArgs,
-    /// Most tokens of an answer.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1024)]
+    /// Most tokens of an answer; -1 until the model or the context ends.
+    #[arg(short = 'n', long, value_name = "N", default_value = "1024", allow_negative_numbers = true, value_parser = answer_tokens)]
     tokens: usize,
     /// Keeps the lines you type in this file.
     #[arg(long, value_name = "FILE")]
@@ -46,6 +46,7 @@ const HELP: &str = "/new starts over, /quit or Ctrl-D ends, Ctrl-C stops an answ
 
 /// Talks until the input ends.
 pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let settings = args.sampling.settings()?;
     let history = args.history.as_deref().map(|path| history_file(path, args)).transpose()?;
     let model = args.machine.open_model()?;
     let (tokenizer, chat) = {
@@ -60,6 +61,8 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         }
     }
     let mut engine = args.machine.load(model, None)?;
+    // What only the model can refuse is refused before the first line is asked for.
+    Sampler::new(settings.clone(), engine.model().spec.vocab)?;
     let mut conversation = Conversation::new(&engine)?;
     let system: Vec<_> = args.system.iter().map(|text| ChatMessage::new("system", text)).collect();
     let mut messages = system.clone();
@@ -94,7 +97,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         editor.add_history_entry(&line).context("keeping the line")?;
         messages.push(ChatMessage::new("user", line));
         let prompt = chat.tokens(&tokenizer, &messages)?;
-        let mut sampler = Sampler::new(args.sampling.settings(), engine.model().spec.vocab)?;
+        let mut sampler = Sampler::new(settings.clone(), engine.model().spec.vocab)?;
         let asked = Asked {
             prompt: &prompt,
             limit: args.tokens,
@@ -119,6 +122,8 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         let answer = match result {
             Ok(answer) => answer,
             Err(error) => {
+                // Without its model no later answer can be right.
+                engine.model().gguf().check()?;
                 writeln!(std::io::stderr(), "error: {:#}", anyhow::Error::from(error))?;
                 messages.pop();
                 continue;

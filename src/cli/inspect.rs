@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use super::{MOST_OF_A_MESSAGE, cell, shown};
 use crate::gguf::Gguf;
 use crate::model::inspect::{LayerSummary, Summary, TensorSummary};
 use crate::units::Bytes;
@@ -34,20 +35,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn print(out: &mut impl Write, summary: &Summary, all: bool) -> io::Result<()> {
     for file in &summary.files {
-        writeln!(out, "{}  {}", file.path, Bytes(file.bytes))?;
+        writeln!(out, "{}  {}", shown(&file.path, usize::MAX), Bytes(file.bytes))?;
     }
     writeln!(out, "\nmetadata")?;
-    let wide = summary.metadata.iter().map(|entry| entry.key.len()).max().unwrap_or(0);
+    let wide = summary.metadata.iter().map(|entry| cell(&entry.key).chars().count()).max().unwrap_or(0);
     for entry in &summary.metadata {
-        writeln!(out, "  {:wide$}  {:14}  {}", entry.key, entry.kind, entry.value)?;
+        writeln!(out, "  {:wide$}  {:14}  {}", cell(&entry.key), entry.kind, cell(&entry.value))?;
     }
     match (&summary.model, &summary.refused) {
         (Some(model), _) => writeln!(
             out,
             "\nmodel     {} ({}): {} layers, width {}, vocabulary {}, context {}",
-            model.name, model.architecture, model.layers, model.width, model.vocab, model.context
+            cell(&model.name),
+            cell(model.architecture),
+            model.layers,
+            model.width,
+            model.vocab,
+            model.context
         )?,
-        (None, why) => writeln!(out, "\nmodel     cannot be run: {}", why.as_deref().unwrap_or("unknown"))?,
+        (None, why) => writeln!(
+            out,
+            "\nmodel     cannot be run: {}",
+            shown(why.as_deref().unwrap_or("unknown"), MOST_OF_A_MESSAGE)
+        )?,
     }
     writeln!(out, "\noutside the layers")?;
     tensors(out, &summary.edge)?;
@@ -108,13 +118,13 @@ fn same(a: &LayerSummary, b: &LayerSummary) -> bool {
 }
 
 fn tensors(out: &mut impl Write, all: &[TensorSummary]) -> io::Result<()> {
-    let wide = all.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0);
+    let wide = all.iter().map(|tensor| cell(&tensor.name).chars().count()).max().unwrap_or(0);
     for tensor in all {
         let dims = tensor.dims.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
         writeln!(
             out,
             "  {:wide$}  {:8}  {dims:20}  {:>11}",
-            tensor.name,
+            cell(&tensor.name),
             tensor.ty.name(),
             Bytes(tensor.bytes as u64)
         )?;

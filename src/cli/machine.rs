@@ -131,19 +131,19 @@ impl MachineArgs {
         run.override_kv_prefetch(self.kv_prefetch);
         run.override_routed_stream(self.routed_stream);
         let most = u32::try_from(model.spec.context).unwrap_or(u32::MAX);
-        match self.context {
-            Some(context) => run.context = context,
-            None if run.context > most => {
-                if let Some(path) = &self.topology {
-                    let (file, asked) = (path.display(), run.context);
-                    tracing::warn!(
-                        "{file}: the context is {asked} tokens, the model was made for {most}: {most} are used"
-                    );
-                }
-                run.context = most;
+        let asked = self.context.unwrap_or(run.context);
+        if asked > most {
+            // What nobody asked for is lowered without a word.
+            let who = match (self.context, &self.topology) {
+                (Some(_), _) => Some("--context".to_owned()),
+                (None, Some(path)) => Some(path.display().to_string()),
+                (None, None) => None,
+            };
+            if let Some(who) = who {
+                tracing::warn!("{who}: the context is {asked} tokens, the model was made for {most}: {most} are used");
             }
-            None => {}
         }
+        run.context = asked.min(most);
         if let Some(workers) = self.workers {
             topology.host.workers = workers;
         }

@@ -18,7 +18,7 @@ mod synth;
 mod template;
 mod tokenize;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -80,7 +80,8 @@ pub fn main() -> ExitCode {
     };
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().with_target(false);
-    log.with_ansi(io::stderr().is_terminal()).init();
+    // As for clap's own messages: a terminal that has colours, and a user who wants them (NO_COLOR, TERM).
+    log.with_ansi(anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never).init();
     let interrupt = match Interrupt::install() {
         Ok(interrupt) => interrupt,
         Err(error) => {
@@ -106,6 +107,10 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt.exit_code()),
+        Err(error) if error.is::<Mistake>() => {
+            report(&told(&error));
+            ExitCode::from(2)
+        }
         Err(error) => {
             report(&told(&error));
             match () {
@@ -114,6 +119,18 @@ pub fn main() -> ExitCode {
                 () => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+/// A mistake on the command line that clap cannot see. It is looked for before anything is loaded.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Mistake(String);
+
+impl Mistake {
+    /// A value of an option that is refused, told with the option's name.
+    fn of(option: &str, why: impl std::fmt::Display) -> anyhow::Error {
+        Self(format!("{option}: {why}")).into()
     }
 }
 
@@ -167,7 +184,39 @@ fn report(message: &str) {
     // Diagnostics of a topology begin with `error[code]` themselves.
     let prefix = if message.starts_with("error[") { "" } else { "error: " };
     // Nothing can be done where even standard error is gone.
-    let _ = writeln!(io::stderr(), "{prefix}{message}");
+    let _ = writeln!(io::stderr(), "{prefix}{}", shown(message, MOST_OF_A_MESSAGE));
+}
+
+/// Characters of an error that are shown: more than any message of our own has, less than a name in a hostile file.
+const MOST_OF_A_MESSAGE: usize = 20_000;
+
+/// Text that may hold what a file says, as a terminal may have it: control characters but line ends escaped, and not longer
+/// than `most` characters.
+fn shown(text: &str, most: usize) -> String {
+    let mut out = String::with_capacity(text.len().min(most));
+    for c in text.chars().take(most) {
+        match c {
+            '\n' => out.push(c),
+            c if c.is_control() || is_invisible(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    let more = text.chars().skip(most).count();
+    if more > 0 {
+        out += &format!("... ({more} more characters)");
+    }
+    out
+}
+
+/// Marks that change the direction of text, or are not seen: they could make a name look like another one.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// A name of a file in one cell of a table.
+fn cell(text: &str) -> String {
+    const MOST: usize = 80;
+    shown(text, MOST).replace('\n', "\\n")
 }
 
 /// Prints a value as JSON, one line.

@@ -45,6 +45,9 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     };
     let mut engine = args.machine.load(model, None)?;
     let window = (args.window as usize).min(engine.plan().context);
+    if window < args.window as usize {
+        tracing::warn!("--window: {} tokens are asked for, the context holds {window}: {window} are used", args.window);
+    }
     let mut losses = Vec::new();
     for part in tokens.chunks(window).filter(|part| part.len() > 1) {
         let mut sequence = engine.sequence()?;

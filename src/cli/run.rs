@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::interrupt::{Interrupt, UntilCancelled};
 use super::machine::MachineArgs;
 use super::prompt::{self, PromptArgs};
-use super::sampling::SamplingArgs;
+use super::sampling::{SamplingArgs, answer_tokens};
 use super::template::TemplateArgs;
 use crate::card::timeline::Timeline;
 use crate::engine::{Counts, Engine};
@@ -33,8 +33,8 @@ pub struct Args {
     system: Option<String>,
     #[command(flatten)]
     template: TemplateArgs,
-    /// Most tokens of the answer.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256)]
+    /// Most tokens of the answer; -1 until the model or the context ends.
+    #[arg(short = 'n', long, value_name = "N", default_value = "256", allow_negative_numbers = true, value_parser = answer_tokens)]
     tokens: usize,
     /// Text that ends the answer; may be given several times.
     #[arg(long, value_name = "TEXT")]
@@ -69,6 +69,8 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
     if !args.chat {
         args.template.without_chat()?;
     }
+    let settings = args.sampling.settings()?;
+    let stops = StopStrings::new(args.stop.clone()).map_err(|error| super::Mistake::of("--stop", error))?;
     let text = args.prompt.typed()?;
     let inputs: Vec<PathBuf> = args.machine.inputs().into_iter().chain(args.prompt.input()).collect();
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
@@ -88,18 +90,13 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         (tokenizer, tokens)
     };
     let mut engine = args.machine.load(model, timeline.clone())?;
-    let mut sampler = Sampler::new(args.sampling.settings(), engine.model().spec.vocab)?;
+    let mut sampler = Sampler::new(settings, engine.model().spec.vocab)?;
     let mut conversation = Conversation::new(&engine)?;
     let mut out = std::io::stdout();
     let mut written = Ok(());
     let cancel = interrupt.begin();
-    let asked = Asked {
-        prompt: &tokens,
-        limit: args.tokens,
-        stops: StopStrings::new(args.stop.clone())?,
-        ignore_end: args.ignore_end,
-        cancel: cancel.clone(),
-    };
+    let asked =
+        Asked { prompt: &tokens, limit: args.tokens, stops, ignore_end: args.ignore_end, cancel: cancel.clone() };
     let answer = conversation.answer(&mut engine, &tokenizer, &mut sampler, asked, &mut |piece| {
         if !args.json && written.is_ok() {
             written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());

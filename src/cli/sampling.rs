@@ -2,6 +2,16 @@
 
 use crate::sampler::SamplerSettings;
 
+/// Tokens of an answer: a number, or -1 for as many as the model gives and the context holds.
+pub fn answer_tokens(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(usize::MAX),
+        _ => text.parse().map_err(|_| {
+            format!("`{text}` is no number of tokens; give a whole number, or -1 to go on until the model or the context ends")
+        }),
+    }
+}
+
 /// How tokens are chosen.
 #[derive(clap::Args)]
 pub struct SamplingArgs {
@@ -35,9 +45,12 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The settings.
-    pub fn settings(&self) -> SamplerSettings {
-        SamplerSettings {
+    /// The settings, with all checked that can be without a model.
+    ///
+    /// # Errors
+    /// [`super::Mistake`] with the option's name.
+    pub fn settings(&self) -> anyhow::Result<SamplerSettings> {
+        let settings = SamplerSettings {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -47,6 +60,9 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty,
             penalty_window: self.penalty_window,
             seed: self.seed,
-        }
+        };
+        let checked = settings.check(usize::MAX);
+        checked.map_err(|error| super::Mistake::of(&format!("--{}", error.field.replace('_', "-")), error))?;
+        Ok(settings)
     }
 }

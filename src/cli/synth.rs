@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 
 use super::interrupt::Interrupt;
 use super::machine::progress;
@@ -98,13 +98,18 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let shape = Shape::named(&args.shape)?.with(&overrides(args))?;
+    let shape = Shape::named(&args.shape)
+        .and_then(|shape| shape.with(&overrides(args)))
+        .map_err(|error| super::Mistake(error.to_string()))?;
     if args.dry_run {
         writeln!(out, "{shape:#?}")?;
         return Ok(());
     }
     let Some(output) = &args.output else {
-        bail!("synth needs the file to write; add `-o FILE.gguf`, or `--dry-run` to see the shape only");
+        return Err(super::Mistake(
+            "synth needs the file to write; add `-o FILE.gguf`, or `--dry-run` to see the shape only".to_owned(),
+        )
+        .into());
     };
     let cancel = interrupt.begin();
     let bar = progress("writing", 0);

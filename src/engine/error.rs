@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::card::CardError;
 use crate::cpu::TeamError;
 use crate::gguf::GgufError;
+use crate::ops::KvType;
 use crate::units::CardId;
 
 /// An error of the engine.
@@ -66,11 +67,13 @@ pub enum EngineError {
         /// What failed.
         cause: String,
     },
-    /// A logit is not a number: weights or arithmetic are broken.
-    #[error("logits of row {row} hold a value that is not a number; the model file or its weights are damaged")]
+    /// A logit is not a number: weights are broken, or values passed the range of the cache's type.
+    #[error("logits of row {row} hold a value that is not a number: {}", not_a_number(*cells))]
     NotANumber {
         /// Row of the prompt.
         row: usize,
+        /// How keys and values are kept.
+        cells: KvType,
     },
     /// The plan, the rig and the model do not belong together.
     #[error("plan and rig differ: {0}")]
@@ -115,4 +118,15 @@ pub enum EngineError {
     /// A thread could not be started, or ended unexpectedly.
     #[error("{0}")]
     Thread(String),
+}
+
+/// What may have made a logit no number, and the way out.
+fn not_a_number(cells: KvType) -> &'static str {
+    match cells {
+        KvType::F16 => {
+            "keys or values of this model may be larger than 65,504, the most that the cache holds in F16, so try run.kv.type: f32; \
+             otherwise the model file or its weights are damaged"
+        }
+        KvType::F32 | KvType::Int8 => "the model file or its weights are damaged",
+    }
 }

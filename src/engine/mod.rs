@@ -116,6 +116,7 @@ impl Engine {
             };
             stages.start(worker, watcher)?;
         }
+        model.gguf().check()?;
         let free = FreeSequences::new(plan.sequences);
         Ok(Self { plan, model, cards, counters, latest_gates, free, stages })
     }

@@ -235,7 +235,7 @@ impl Running {
 
     /// The error that odd logits make of a good end.
     pub fn check_numbers(&self) -> Result<(), EngineError> {
-        self.mail().not_a_number.map_or(Ok(()), |row| Err(EngineError::NotANumber { row }))
+        self.mail().not_a_number.map_or(Ok(()), |row| Err(EngineError::NotANumber { row, cells: self.kv.kind }))
     }
 
     /// The request has ended.

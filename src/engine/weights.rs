@@ -81,7 +81,8 @@ impl<'a> Loader<'a> {
         plan: &StagePlan,
         progress: &'a dyn Fn(Bytes),
     ) -> Self {
-        let shards = model.gguf().shards().iter().map(|shard| Some(host.map(shard.mapping()?, "model file"))).collect();
+        let shards = model.gguf().shards().iter();
+        let shards = shards.map(|shard| Some(host.map(Arc::clone(shard.mapping()?) as _, "model file"))).collect();
         let bytes = plan.bytes(Use::Weights) + plan.bytes(Use::Head);
         Self { card, model, shards, region: None, used: 0, bytes, progress }
     }

@@ -339,6 +339,8 @@ impl Worker {
         while at < rows {
             let count = (rows - at).min(self.stage.head_block.max(1));
             let logits = self.stage.logits(phase, hidden, at..at + count)?;
+            // Weights are read in place: the file must have been the same until these logits were computed.
+            self.model.gguf().check()?;
             if !run.request.deliver(run.first + at, logits, self.model.spec.vocab) {
                 return Err(EngineError::Cancelled);
             }

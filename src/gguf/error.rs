@@ -25,6 +25,14 @@ pub enum GgufError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file is no longer the one that was opened.
+    #[error("{} changed while it was in use: {how}. Start again with a file that nothing writes to", file.display())]
+    Changed {
+        /// The file.
+        file: PathBuf,
+        /// What was seen.
+        how: String,
+    },
     /// The contents are not what the format says.
     #[error("{}: at byte {offset}: {fault}", file.display())]
     Malformed {
@@ -102,6 +110,23 @@ pub enum GgufError {
         found: usize,
         /// Files in the set.
         shards: usize,
+    },
+    /// A shard is of another model than the first.
+    #[error(
+        "{}: `{key}` is {found}, but {wanted} in {}: the two are of different models; put the files of one download together",
+        file.display(), first.display()
+    )]
+    ShardOfAnother {
+        /// The file.
+        file: PathBuf,
+        /// The set's first file.
+        first: PathBuf,
+        /// The key that differs.
+        key: &'static str,
+        /// Its value in the file.
+        found: String,
+        /// Its value in the first.
+        wanted: String,
     },
     /// Two shards hold a tensor of the same name.
     #[error("tensor `{tensor}` is in both {} and {}", first.display(), second.display())]

@@ -8,6 +8,7 @@
 mod cursor;
 mod error;
 mod header;
+mod mapping;
 mod metadata;
 mod shard;
 mod split;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::{Fault, GgufError, MetadataError};
 pub use header::Header;
+pub use mapping::Mapping;
 pub use metadata::{Entry, FromValue, Metadata};
 pub use shard::Shard;
 pub use tensor::TensorInfo;
@@ -53,8 +55,10 @@ impl Gguf {
         let mut parts = Vec::with_capacity(paths.len());
         for path in paths {
             let shard = Shard::map(path)?;
-            let header = Header::parse(shard.path(), shard.contents())?;
-            parts.push((shard, header));
+            let header = Header::parse(shard.path(), shard.contents());
+            // A file that is being written has any fault; that it is being written is the one to tell.
+            shard.check()?;
+            parts.push((shard, header?));
         }
         Self::join(parts)
     }
@@ -95,6 +99,9 @@ impl Gguf {
                 }
                 tensors.push(tensor);
             }
+            if let Some(first) = &metadata {
+                split::check_same_model(first, shard.path(), &header.metadata)?;
+            }
             metadata.get_or_insert(header.metadata);
             shards.push(shard);
         }
@@ -131,6 +138,14 @@ impl Gguf {
     /// Length of all files together.
     pub fn file_bytes(&self) -> Bytes {
         self.shards.iter().map(|shard| Bytes(shard.len())).sum()
+    }
+
+    /// Whether all files are still those that were opened. To be asked before what was computed from them is shown.
+    ///
+    /// # Errors
+    /// [`GgufError::Changed`] names the file.
+    pub fn check(&self) -> Result<(), GgufError> {
+        self.shards.iter().try_for_each(Shard::check)
     }
 
     /// The bytes of a tensor of this model, mapped: reading them may read from disk. Empty for a tensor of another model

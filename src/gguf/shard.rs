@@ -1,16 +1,15 @@
 //! One open file: its path, its mapping, and positioned reads.
 
-#![allow(unsafe_code, reason = "mapping a file")]
-
+use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fs_err::File;
-use memmap2::Mmap;
 
 use super::error::GgufError;
+use super::mapping::Mapping;
 use crate::files::{InputError, open_regular};
 
 /// One file of a model.
@@ -22,9 +21,23 @@ pub struct Shard {
 
 #[derive(Debug)]
 enum Contents {
-    Mapped { file: File, map: Arc<Mmap> },
-    Empty { file: File },
+    Mapped { file: File, state: State, map: Arc<Mapping> },
+    Empty { file: File, state: State },
     Memory(Vec<u8>),
+}
+
+/// What changes when others write to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl State {
+    fn of(about: &Metadata) -> Self {
+        Self { bytes: about.len(), modified: (about.mtime(), about.mtime_nsec()) }
+    }
 }
 
 impl Shard {
@@ -32,20 +45,16 @@ impl Shard {
     pub(super) fn map(path: PathBuf) -> Result<Self, GgufError> {
         let file = open_regular(&path, "the path of a .gguf file")?;
         let about = file.metadata().map_err(InputError::from)?;
+        let state = State::of(&about);
         // The system refuses to map nothing.
         if about.len() == 0 {
-            return Ok(Self { path, contents: Contents::Empty { file } });
+            return Ok(Self { path, contents: Contents::Empty { file, state } });
         }
-        // SAFETY: the mapping is private and read-only, and lives as long as the `Shard` that hands out slices of it. What
-        // remains is that nobody shortens or rewrites the file while it is mapped; that is asked of the user, as by every
-        // program that maps its models. The loader reads weights through `read_at`, where a shortened file is an error.
-        let map = unsafe { Mmap::map(&file) }.map_err(|error| {
-            InputError::from(io::Error::new(
-                error.kind(),
-                format!("cannot map `{}` into memory: {error}", path.display()),
-            ))
+        let map = Mapping::new(&file).map_err(|error| {
+            let text = format!("cannot map `{}` into memory: {error}", path.display());
+            InputError::from(io::Error::new(error.kind(), text))
         })?;
-        Ok(Self { path, contents: Contents::Mapped { file, map: Arc::new(map) } })
+        Ok(Self { path, contents: Contents::Mapped { file, state, map: Arc::new(map) } })
     }
 
     pub(super) fn in_memory(path: PathBuf, contents: Vec<u8>) -> Self {
@@ -60,13 +69,13 @@ impl Shard {
     /// The open file; none for a model that was read from memory.
     pub fn file(&self) -> Option<&File> {
         match &self.contents {
-            Contents::Mapped { file, .. } | Contents::Empty { file } => Some(file),
+            Contents::Mapped { file, .. } | Contents::Empty { file, .. } => Some(file),
             Contents::Memory(_) => None,
         }
     }
 
     /// The mapping, for those who use weights in place; none for an empty file and for a model read from memory.
-    pub fn mapping(&self) -> Option<&Arc<Mmap>> {
+    pub fn mapping(&self) -> Option<&Arc<Mapping>> {
         match &self.contents {
             Contents::Mapped { map, .. } => Some(map),
             Contents::Empty { .. } | Contents::Memory(_) => None,
@@ -98,6 +107,27 @@ impl Shard {
             let bytes = std::num::NonZeroU64::new(bytes as u64);
             // Only advice: what is not read ahead is read when it is wanted.
             let _ = rustix::fs::fadvise(file.file(), offset, bytes, rustix::fs::Advice::WillNeed);
+        }
+    }
+
+    /// Whether the file is still the one that was opened: everything read from it until now is what it held then.
+    ///
+    /// # Errors
+    /// [`GgufError::Changed`] when it was shortened or written to, or pages of it could not be read.
+    pub fn check(&self) -> Result<(), GgufError> {
+        let (Contents::Mapped { file, state, .. } | Contents::Empty { file, state }) = &self.contents else {
+            return Ok(());
+        };
+        let changed = |how: String| Err(GgufError::Changed { file: self.path.clone(), how });
+        let now = State::of(&file.metadata().map_err(InputError::from)?);
+        let damaged = matches!(&self.contents, Contents::Mapped { map, .. } if map.is_damaged());
+        match () {
+            () if now.bytes != state.bytes => changed(format!("it had {} bytes and has {}", state.bytes, now.bytes)),
+            () if now.modified != state.modified => changed("it was written to".to_owned()),
+            () if damaged => {
+                changed("a part of it could not be read; see the system's log for errors of the disk".into())
+            }
+            () => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::GgufError;
 use super::metadata::Metadata;
 use super::shard::Shard;
+use super::value::Value;
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -41,7 +42,8 @@ pub(super) fn find_shards(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
     for number in 1..=split.count {
         let name = format!("{}-{number:05}-of-{:05}.gguf", split.prefix, split.count);
         let path = path.with_file_name(&name);
-        if path.is_file() {
+        // What is there and no file is told as that when it is opened.
+        if path.exists() {
             paths.push(path);
         } else if missing.len() < LISTED {
             missing.push(name);
@@ -82,6 +84,27 @@ pub(super) fn check_part(
         }
     }
     Ok(tensors)
+}
+
+/// Checks that a later file of a set is of the first one's model, by the keys that both have: mostly the later ones have none
+/// but those of the set.
+pub(super) fn check_same_model(first: &Metadata, file: &Path, later: &Metadata) -> Result<(), GgufError> {
+    const SAME: [&str; 4] = ["general.architecture", "general.name", "general.file_type", "general.uuid"];
+    for key in SAME {
+        if let (Some(wanted), Some(found)) = (first.get(key), later.get(key))
+            && wanted != found
+        {
+            let short = |value: &Value| value.to_string().chars().take(60).collect();
+            return Err(GgufError::ShardOfAnother {
+                file: file.to_owned(),
+                first: first.file().to_owned(),
+                key,
+                found: short(found),
+                wanted: short(wanted),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Checks the number of tensors of the whole set against what each shard declares.

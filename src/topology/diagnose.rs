@@ -114,6 +114,12 @@ impl Diagnostic {
         self
     }
 
+    /// Its bytes in the file.
+    #[cfg(test)]
+    pub(super) fn at(&self) -> Range<usize> {
+        self.at.clone()
+    }
+
     /// Draws a second place, such as the first of two duplicates.
     pub(super) fn also(mut self, at: Range<usize>, label: &'static str) -> Self {
         self.also = Some((at, label));

@@ -209,12 +209,15 @@ impl std::str::FromStr for CardAddress {
     }
 }
 
+/// Takes letters of either case, and gives them as the driver prints them.
 fn uuid(text: &str) -> Option<CardAddress> {
-    let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
+    let (kind, digits) = text.split_once('-')?;
+    let kind = ["GPU", "MIG"].into_iter().find(|known| known.eq_ignore_ascii_case(kind))?;
     let groups: Vec<&str> = digits.split('-').collect();
     let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
     let hexadecimal = groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    (lengths == [8, 4, 4, 4, 12] && hexadecimal).then(|| CardAddress::Uuid(text.to_owned()))
+    (lengths == [8, 4, 4, 4, 12] && hexadecimal)
+        .then(|| CardAddress::Uuid(format!("{kind}-{}", digits.to_ascii_lowercase())))
 }
 
 /// Takes the domain with four or eight digits, or without: tools print all three.
@@ -336,6 +339,9 @@ mod tests {
     fn uuids_are_whole() {
         let whole = "GPU-5ac5cbb1-1b42-4d2a-9f0a-0123456789ab";
         assert_eq!(uuid(whole), Some(CardAddress::Uuid(whole.to_owned())));
+        assert_eq!(uuid(&whole.to_lowercase()), uuid(whole));
+        assert_eq!(uuid(&whole.to_uppercase()), uuid(whole));
+        assert_eq!(uuid(&whole.replace("GPU", "mig")), Some(CardAddress::Uuid(whole.replace("GPU", "MIG"))));
         for text in ["GPU-5ac5cbb1", "5ac5cbb1-1b42-4d2a-9f0a-0123456789ab", "GPU-xac5cbb1-1b42-4d2a-9f0a-0123456789ab"]
         {
             assert_eq!(uuid(text), None, "{text}");

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use granit_parser::Event;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{DuplicateKeyPolicy, Location, SnippetMode, Spanned, UserMessageFormatter};
@@ -95,9 +96,53 @@ pub(super) fn parse(text: &str) -> Result<Item, Box<Diagnostic>> {
         non_finite_float_policy: NonFiniteFloatPolicy::AsString,
         with_snippet: false,
     };
-    let node: Spanned<Node> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| Box::new(not_yaml(text, &error)))?;
-    Ok(item(text, node))
+    match serde_saphyr::from_str_with_options::<Spanned<Node>>(text, options) {
+        Ok(node) => match without_meaning(text) {
+            Some(problem) => Err(Box::new(problem)),
+            None => Ok(item(text, node)),
+        },
+        Err(error) => Err(Box::new(without_meaning(text).unwrap_or_else(|| not_yaml(text, &error)))),
+    }
+}
+
+/// The first thing that is YAML and has no meaning here: a tag, which the deserialiser passes over, or a second document,
+/// which it tells as one limit among others.
+fn without_meaning(text: &str) -> Option<Diagnostic> {
+    let mut documents = 0;
+    for event in granit_parser::Parser::new_from_str(text) {
+        let Ok((event, span)) = event else { break };
+        let at = || {
+            let range = span.byte_range().unwrap_or(0..0);
+            text.floor_char_boundary(range.start)..text.floor_char_boundary(range.end)
+        };
+        match event {
+            Event::DocumentStart(..) => {
+                documents += 1;
+                if documents > 1 {
+                    return Some(
+                        Diagnostic::new(Code::Syntax, at(), "a second YAML document begins here")
+                            .allowed("one document")
+                            .fix("keep one topology in the file, and remove the line `---` between the two"),
+                    );
+                }
+            }
+            Event::Scalar(_, _, _, Some(tag))
+            | Event::SequenceStart(_, _, Some(tag))
+            | Event::MappingStart(_, _, Some(tag)) => {
+                return Some(
+                    Diagnostic::new(
+                        Code::Syntax,
+                        at(),
+                        format!("the YAML tag `{}` stands here", clip(&tag.to_string())),
+                    )
+                    .allowed("values without tags: the key decides what a value is")
+                    .fix("remove the tag"),
+                );
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 fn not_yaml(text: &str, error: &serde_saphyr::Error) -> Diagnostic {
@@ -290,6 +335,29 @@ mod tests {
             let refused = parse(&text).expect_err(name);
             assert!(start.elapsed().as_secs() < 5, "{name} took {:?}", start.elapsed());
             println!("{name}: {}", refused.found);
+        }
+    }
+
+    #[test]
+    fn tags_and_second_documents_are_told_as_such() {
+        let told = |text: &str| {
+            let problem = parse(text).unwrap_err();
+            let line = text[..problem.at().start].matches('\n').count() + 1;
+            (line, problem.found)
+        };
+        assert_eq!(told("a: 1\n---\nb: 2\n"), (2, "a second YAML document begins here".to_owned()));
+        assert_eq!(told("a: 1\n...\n---\nb: 2\n").1, "a second YAML document begins here");
+        for (text, line, tag) in [
+            ("a: !foo 1\n", 1, "!foo"),
+            ("a:\n  b: !!str 1\n", 2, "str"),
+            ("a: 1\nb: !x\n  c: 1\n", 3, "!x"),
+            ("a: !list [1]\n", 1, "!list"),
+        ] {
+            let (at, found) = told(text);
+            assert!(at.abs_diff(line) <= 1 && found.contains(tag), "{text}: line {at}: {found}");
+        }
+        for text in ["---\na: 1\n", "a: 1\n...\n", "%YAML 1.2\n---\na: '!no'\n", "a: &x 1\nb: *x\n"] {
+            assert!(parse(text).is_ok(), "{text}");
         }
     }
 }

@@ -88,10 +88,9 @@ fn name(resident: ResidentCells) -> String {
 
 /// Measures and prints, row by row.
 pub fn run(args: &Args, interrupt: &Interrupt) -> anyhow::Result<()> {
-    ensure!(
-        matches!(args.arms[..], [State::Off, State::On] | [State::On, State::Off]),
-        "--arms: both arms are measured, once each; say off,on or on,off"
-    );
+    if !matches!(args.arms[..], [State::Off, State::On] | [State::On, State::Off]) {
+        return Err(crate::cli::Mistake::of("--arms", "both arms are measured, once each; say off,on or on,off"));
+    }
     let model = args.machine.open_model()?;
     let cases: Vec<&Case> = args.prompts.iter().chain(&args.follow_up).collect();
     let topology = base(args, &model, &cases)?;
