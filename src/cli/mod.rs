@@ -107,22 +107,19 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt.exit_code()),
-        Err(error) if error.is::<Mistake>() => {
-            report(&told(&error));
-            ExitCode::from(2)
-        }
         Err(error) => {
             report(&told(&error));
             match () {
                 () if is_cancelled(&error) => ExitCode::from(interrupt.exit_code()),
-                () if error.is::<Misuse>() => ExitCode::from(2),
+                () if error.is::<Mistake>() => ExitCode::from(2),
                 () => ExitCode::FAILURE,
             }
         }
     }
 }
 
-/// A mistake on the command line that clap cannot see. It is looked for before anything is loaded.
+/// A mistake on the command line that clap cannot see, such as one that shows only beside other options or the model file. It is looked
+/// for before anything is loaded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Mistake(String);
@@ -138,11 +135,6 @@ impl Mistake {
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 struct Interrupted;
-
-/// A mistake on the command line that shows only beside other options or the model file.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Misuse(String);
 
 /// Whether a write ended because a signal came.
 fn is_interrupted(error: &io::Error) -> bool {

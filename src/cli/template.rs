@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use serde_json::{Map, Value};
 
-use super::Misuse;
+use super::Mistake;
 use crate::files::read_text;
 use crate::text::{ChatMessage, ChatRequest, ChatTemplate, Moment, TextError, Tokenizer, Vocabulary};
 use crate::units::{Bytes, TokenId};
@@ -81,7 +81,7 @@ pub struct Chat {
 
 impl TemplateArgs {
     /// Refuses options of the template where there is no chat.
-    pub fn without_chat(&self) -> Result<(), Misuse> {
+    pub fn without_chat(&self) -> Result<(), Mistake> {
         let given = [
             ("--template", self.template.is_some()),
             ("--template-kwargs", self.template_kwargs.is_some()),
@@ -90,7 +90,7 @@ impl TemplateArgs {
             ("--parse-special", self.parse_special),
         ];
         match given.iter().find(|(_, given)| *given) {
-            Some((name, _)) => Err(Misuse(format!("{name} is for the chat template: add --chat"))),
+            Some((name, _)) => Err(Mistake(format!("{name} is for the chat template: add --chat"))),
             None => Ok(()),
         }
     }
@@ -109,14 +109,14 @@ impl TemplateArgs {
             let on = self.reasoning == Reasoning::On;
             let known = THINKING.into_iter().find(|name| template.reads(name));
             if let Some(name) = known.filter(|name| variables.contains_key(*name)) {
-                return Err(Misuse(format!("--reasoning and --template-kwargs both set {name}: leave one out")).into());
+                return Err(Mistake(format!("--reasoning and --template-kwargs both set {name}: leave one out")).into());
             }
             match known {
                 Some(name) => drop(variables.insert(name.to_owned(), Value::Bool(on))),
                 None if on => {
                     let problem =
                         "--reasoning on: the chat template has no such choice (it does not read enable_thinking)";
-                    return Err(Misuse(format!("{problem}; leave the option out")).into());
+                    return Err(Mistake(format!("{problem}; leave the option out")).into());
                 }
                 None => tracing::warn!(
                     "--reasoning off changes nothing: the chat template has no such choice (it does not read enable_thinking)"
