@@ -20,7 +20,7 @@ fn norms() {
             let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / cols as f64;
             want.extend(row.iter().zip(&weight).map(|(v, w)| f64::from(*v) * f64::from(*w) / (mean + 1e-5).sqrt()));
         }
-        near("norm", error(&rig.read(&at), &want), 1e-6);
+        near("norm", error(&rig.read(&at), &want), 2e-7);
     }
 }
 
@@ -52,7 +52,7 @@ fn ropes() {
                     (head[a], head[b]) = (head[a] * c - head[b] * s, head[a] * s + head[b] * c);
                 }
             }
-            near("rope", error(&rig.read(&at), &want), 1e-6);
+            near("rope", error(&rig.read(&at), &want), 1.2e-7);
         }
     }
 }
@@ -73,7 +73,7 @@ fn gates() {
     }));
     let want: Vec<f64> =
         gate.iter().zip(&up).map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u)).collect();
-    near("gate", error(&rig.read(&at), &want), 1e-6);
+    near("gate", error(&rig.read(&at), &want), 1.4e-7);
 }
 
 #[test]

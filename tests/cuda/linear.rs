@@ -7,12 +7,14 @@ use aqueduct::quant::QuantType;
 use crate::rig::{Random, Rig, bits, error, product, rig, values};
 use crate::support::near;
 
-/// How far a phase may be from the exact product.
+/// How far a phase may be from the exact product: at most three times what is measured on an H200, by all kernels.
 fn limit(ty: QuantType, phase: Phase) -> f64 {
     match (ty, phase) {
-        (QuantType::F32, _) | (QuantType::F16 | QuantType::BF16, Phase::Decode) => 2e-6,
-        (_, Phase::Prompt) => 6e-4,
-        (_, Phase::Decode) => 1.2e-2,
+        (QuantType::F32, Phase::Prompt) => 1.2e-6,
+        (QuantType::F32 | QuantType::F16 | QuantType::BF16, Phase::Decode) => 2.8e-7,
+        (QuantType::BF16, Phase::Prompt) => 4.9e-4,
+        (_, Phase::Prompt) => 5.6e-4,
+        (_, Phase::Decode) => 1.09e-2,
     }
 }
 
