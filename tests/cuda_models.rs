@@ -18,13 +18,13 @@ use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
 use support::{ROOMY, least};
 
-/// Largest and RMS difference allowed: F32 weights (prompts in f32); half weights, whose prompts round activations to f16; 8-bit rows.
+/// Largest and RMS difference allowed, at most three times what is measured on an H200: F32 weights (prompts in f32); half weights, whose prompts round activations to f16; 8-bit rows.
 fn limit(model: &Model, kv: KvType) -> (f64, f64) {
     let types: BTreeSet<QuantType> = model.spec.tensors().map(|tensor| tensor.ty).collect();
     let plain = |ty: &QuantType| [QuantType::F32, QuantType::F16, QuantType::BF16].contains(ty);
     match kv {
-        KvType::F32 if types.iter().all(|ty| *ty == QuantType::F32) => (1e-4, 2e-5),
-        KvType::F32 | KvType::F16 if types.iter().all(plain) => (0.03, 0.005),
+        KvType::F32 if types.iter().all(|ty| *ty == QuantType::F32) => (2.1e-5, 4.1e-6),
+        KvType::F32 | KvType::F16 if types.iter().all(plain) => (0.029, 0.004),
         _ => (0.4, 0.06),
     }
 }
@@ -279,7 +279,8 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
             let (most, _) = distance(&found.1, &wanted.1);
             println!("steps with cells on the host: max {most:.2e}, {what}");
             assert!(share > 0 || bits(&found.1) == bits(&wanted.1), "the card attends all, with other bits: {what}");
-            assert!(most < limit(&model, kv).0, "steps too far ({most}): {what}");
+            // Cells that the host attends are summed in another order: what is allowed is not that of the same arithmetic.
+            assert!(most < limit(&model, kv).0.max(1e-4), "steps too far ({most}): {what}");
             assert!(run(&mut engine) == found, "another run has other bits: {what}");
             seen = engine.counts().iter().fold(seen, |all, counts| all.plus(counts));
         }
