@@ -1,5 +1,5 @@
-//! Attention, norm, experts and the team's own cost, as SmolLM2-135M (9 heads of 64 over 3) and Qwen3-30B-A3B (32 heads of 128
-//! over 4) use them. `cargo bench --bench kernels -- attention` runs a part.
+//! Attention, norm, experts and the team's own cost, as SmolLM2-135M (9 heads of 64 over 3) and Qwen3-30B-A3B (32 heads
+//! of 128 over 4) use them. `cargo bench --bench kernels -- attention` runs a part.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::hint::black_box;

@@ -1,8 +1,8 @@
 //! Aqueduct runs mixture-of-experts language models that are larger than a card's memory, on one or more GPUs without
 //! peer access plus host RAM.
 //!
-//! The way of the data: [`topology`] (YAML) and [`gguf`] + [`model`] feed [`plan`]; the [`engine`] carries the plan out on
-//! [`card`]s; [`text`] turns tokens into words. `docs/architecture.md` is the map.
+//! The way of the data: [`topology`] (YAML) and [`gguf`] + [`model`] feed [`plan`]; the [`engine`] carries the plan out
+//! on [`card`]s; [`text`] turns tokens into words. `docs/architecture.md` is the map.
 
 pub mod bench;
 pub mod card;

@@ -1,8 +1,8 @@
 //! Choosing the next token from logits.
 //!
-//! The order is that of llama.cpp: penalties, top-k, top-p, min-p, temperature, draw. Everything is computed in f64 with the
-//! four basic operations only, in a fixed order, and the random numbers are ChaCha's: equal logits, settings and seed give
-//! equal tokens on every machine.
+//! The order is that of llama.cpp: penalties, top-k, top-p, min-p, temperature, draw. Everything is computed in f64
+//! with the four basic operations only, in a fixed order, and the random numbers are ChaCha's: equal logits, settings
+//! and seed give equal tokens on every machine.
 
 mod exp;
 mod penalty;
@@ -92,8 +92,8 @@ impl Sampler {
         &self.settings
     }
 
-    /// Tells the sampler of a token of the sequence, of the prompt as well as of the answer, for the penalties. The caller
-    /// also passes what [`Self::sample`] gave, once it is part of the sequence.
+    /// Tells the sampler of a token of the sequence, of the prompt as well as of the answer, for the penalties. The
+    /// caller also passes what [`Self::sample`] gave, once it is part of the sequence.
     pub fn accept(&mut self, token: TokenId) {
         self.penalties.accept(token);
     }

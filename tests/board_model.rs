@@ -176,9 +176,9 @@ fn every_order_runs_each_part_once_and_ends() {
     }
 }
 
-/// What the models do not miss. `closed` is written and read under the lock, and so is a sleeper that leaves. In the order
-/// of sleepers and open places a change of the same value stands for a load, which is stronger than what the source asks
-/// for: the checker has no sequential consistency.
+/// What the models do not miss. `closed` is written and read under the lock, and so is a sleeper that leaves. In the
+/// order of sleepers and open places a change of the same value stands for a load, which is stronger than what the
+/// source asks for: the checker has no sequential consistency.
 const UNNOTICED: [&str; 4] = [
     "if self.sleepers.0.load(Ordering::SeqCst) > 0 {",
     "self.closed.store(true, Ordering::SeqCst);",

@@ -1,5 +1,6 @@
-//! Whole models on a GPU: logits against the references, greedy texts, the same bits in every run and on every plan, all under the
-//! ledger. Without a GPU each test prints why it does nothing. `AQUEDUCT_KERNELS` names a folder for compiled kernels.
+//! Whole models on a GPU: logits against the references, greedy texts, the same bits in every run and on every plan,
+//! all under the ledger. Without a GPU each test prints why it does nothing. `AQUEDUCT_KERNELS` names a folder for
+//! compiled kernels.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
@@ -18,7 +19,8 @@ use support::oracle::{self, all_logits, argmax, distance, settings, stepped};
 use support::stories::{deep, open as named};
 use support::{ROOMY, least};
 
-/// Largest and RMS difference allowed, at most three times what is measured on an H200: F32 weights (prompts in f32); half weights, whose prompts round activations to f16; 8-bit rows.
+/// Largest and RMS difference allowed, at most three times what is measured on an H200: F32 weights (prompts in f32);
+/// half weights, whose prompts round activations to f16; 8-bit rows.
 fn limit(model: &Model, kv: KvType) -> (f64, f64) {
     let types: BTreeSet<QuantType> = model.spec.tensors().map(|tensor| tensor.ty).collect();
     let plain = |ty: &QuantType| [QuantType::F32, QuantType::F16, QuantType::BF16].contains(ty);
@@ -279,7 +281,8 @@ fn prompts_have_the_same_bits_wherever_cells_live_and_steps_are_near() {
             let (most, _) = distance(&found.1, &wanted.1);
             println!("steps with cells on the host: max {most:.2e}, {what}");
             assert!(share > 0 || bits(&found.1) == bits(&wanted.1), "the card attends all, with other bits: {what}");
-            // Cells that the host attends are summed in another order: what is allowed is not that of the same arithmetic.
+            // Cells that the host attends are summed in another order: what is allowed is not that of the same
+            // arithmetic.
             assert!(most < limit(&model, kv).0.max(1e-4), "steps too far ({most}): {what}");
             assert!(run(&mut engine) == found, "another run has other bits: {what}");
             seen = engine.counts().iter().fold(seen, |all, counts| all.plus(counts));

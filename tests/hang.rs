@@ -22,7 +22,8 @@ impl Listen for Impatient {
     }
 }
 
-/// Lets the `n`th command of this name hang on a card: the request, the next one and the engine end. Whether it came to that command.
+/// Lets the `n`th command of this name hang on a card: the request, the next one and the engine end. Whether it came to
+/// that command.
 fn hangs(story: &Story, card: usize, name: &'static str, n: usize, watchdog: &Watchdog) -> bool {
     let plan = plan_for(&story.model, &story.memory, &story.settings).unwrap();
     let mut rig = rig(&story.memory, 1);

@@ -1,4 +1,5 @@
-//! Where experts live: on a card only, in the host's arena, or in the model's file. It changes what is promised, never a result.
+//! Where experts live: on a card only, in the host's arena, or in the model's file. It changes what is promised, never
+//! a result.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Files that commands read: what is no file of the wanted kind is refused before it is read, and one that changes while it
-//! is in use is told.
+//! Files that commands read: what is no file of the wanted kind is refused before it is read, and one that changes
+//! while it is in use is told.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,5 @@
-//! Where kernels come from, and all calls of a driver, without a GPU and without NVRTC: a C compiler makes stand-ins for both libraries.
+//! Where kernels come from, and all calls of a driver, without a GPU and without NVRTC: a C compiler makes stand-ins
+//! for both libraries.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::path::{Path, PathBuf};

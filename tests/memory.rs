@@ -1,4 +1,5 @@
-//! What the program takes of the machine's memory is what its plan says: pages of its own and pages of the model's file told apart.
+//! What the program takes of the machine's memory is what its plan says: pages of its own and pages of the model's file
+//! told apart.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
@@ -116,7 +117,8 @@ fn memory_that_is_taken_is_memory_that_was_planned() {
             peak.file
         );
         assert!(off.abs() < 0.05, "{name}: planned {wanted} bytes, {} were taken", peak.anonymous);
-        // Pages of the file: what is used in place, beside those of the program itself. The system maps the neighbours of a page, too.
+        // Pages of the file: what is used in place, beside those of the program itself. The system maps the neighbours
+        // of a page, too.
         let most = host["in_place"].as_u64().unwrap() + alone.file + (4 << 20);
         assert!(peak.file <= most, "{name}: {} bytes of files, of {most}", peak.file);
         in_file += host["file_experts"].as_u64().unwrap();

@@ -1,4 +1,5 @@
-//! Mistakes of users: told before anything is loaded, with exit code 2 where the command line is wrong, and never a panic.
+//! Mistakes of users: told before anything is loaded, with exit code 2 where the command line is wrong, and never a
+//! panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;

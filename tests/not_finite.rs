@@ -97,7 +97,8 @@ fn nan_and_infinity_in_any_weight_show_in_the_logits() {
                 fs_err::write(&path, spoilt).unwrap();
                 let model = Arc::new(Model::open(&path).unwrap());
                 for kv in kinds {
-                    // Room for all experts, and so little that they are streamed in prompts and computed by the host in steps.
+                    // Room for all experts, and so little that they are streamed in prompts and computed by the host in
+                    // steps.
                     for memory in [ROOMY, least] {
                         if memory == least && (*kv != KvType::Int8 || bad.is_infinite()) {
                             continue;

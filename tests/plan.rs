@@ -323,7 +323,8 @@ fn auto_turns_a_switch_on_where_it_gains_and_says_why() {
     assert!(!plan.kv.prefetch && noted(&plan, "kv.prefetch is on, but every cell lives on a card"));
 }
 
-/// An H200 that keeps 128 of 6,144 experts, where 2,048 and 4,096 tokens a wave were measured to gain by skipping and 8,192 to lose.
+/// An H200 that keeps 128 of 6,144 experts, where 2,048 and 4,096 tokens a wave were measured to gain by skipping and
+/// 8,192 to lose.
 #[test]
 fn auto_skips_unrouted_experts_in_waves_that_the_link_limits() {
     let spec = spec(QWEN3_30B);

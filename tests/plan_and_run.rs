@@ -39,16 +39,15 @@ fn cases() -> impl Strategy<Value = Case> {
     let tokens = (1_usize..200, any::<bool>());
     let ring = prop_oneof![Just(None), (1_u32..6).prop_map(Some)];
     let resident = prop_oneof![Just(None), Just(None), (0_u32..130).prop_map(Some)];
-    (sizes, tokens, 1_u32..4, proptest::bool::weighted(0.7), resident, ring, prop_oneof![Just(0_u64), 0..1200_u64]).prop_map(
-        |((floor, wave), (tokens, edge), sequences, host_pool, resident, ring, room)| {
+    (sizes, tokens, 1_u32..4, proptest::bool::weighted(0.7), resident, ring, prop_oneof![Just(0_u64), 0..1200_u64])
+        .prop_map(|((floor, wave), (tokens, edge), sequences, host_pool, resident, ring, room)| {
             // Often just below a whole number of floors: some waves have a row more than the shortest.
             let twice = 2 * floor as usize;
             let near = [twice - 1, twice - 1, twice - 1, twice, twice - 2, floor as usize - 1];
             let tokens = if edge { near[tokens % near.len()].clamp(1, 199) } else { tokens };
             let context = (tokens as u32 + 3).max(wave);
             Case { floor, wave, context, tokens, sequences, host_pool, resident, ring, room }
-        },
-    )
+        })
 }
 
 fn settings(case: &Case) -> RunSettings {

@@ -1,4 +1,5 @@
-//! A model whose rope is stretched by YaRN, against an exact pass beyond the original context (`tests/data/yarn/make.py`).
+//! A model whose rope is stretched by YaRN, against an exact pass beyond the original context
+//! (`tests/data/yarn/make.py`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;

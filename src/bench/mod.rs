@@ -1,6 +1,7 @@
 //! Paired measurements: alternating arms, medians, ratios, and whether a difference is more than noise.
 //!
-//! A time is only comparable inside one run, so every arm is measured in every pair, in ABBA order, and compared pair by pair.
+//! A time is only comparable inside one run, so every arm is measured in every pair, in ABBA order, and compared pair
+//! by pair.
 
 mod compare;
 pub mod prompt;

@@ -57,7 +57,8 @@ pub enum CardError {
         /// What happened.
         reason: String,
     },
-    /// What is queued on a stream does not end. The card may still read and write its memory, so nothing of it is used again.
+    /// What is queued on a stream does not end. The card may still read and write its memory, so nothing of it is used
+    /// again.
     #[error(
         "{card}: `{command}` has not ended on the {stream} stream after {} s; the device hangs. Restart the program; if that does not help, \
          reset the device", waited.as_secs(), stream = stream.name()

@@ -148,15 +148,16 @@ pub trait Card: Send + Sync {
     /// Blocks the calling thread until the event has ended.
     ///
     /// # Errors
-    /// [`CardError::Failed`] when a command before the event failed. [`CardError::Hung`] when a GPU has not ended it in ten
-    /// minutes: it is given up then, every later call of the card gives that error at once, and closing the card waits for nothing.
+    /// [`CardError::Failed`] when a command before the event failed. [`CardError::Hung`] when a GPU has not ended it in
+    /// ten minutes: it is given up then, every later call of the card gives that error at once, and closing the
+    /// card waits for nothing.
     fn sync(&self, event: &Event, why: Why) -> Result<(), CardError>;
 
     /// Blocks the calling thread until all that is queued on the stream has ended.
     ///
     /// # Errors
-    /// [`CardError::Failed`] when a command of the stream failed; the stream is empty then too. [`CardError::Hung`] as for
-    /// [`Card::sync`]; the host memory that its commands use is never given back then.
+    /// [`CardError::Failed`] when a command of the stream failed; the stream is empty then too. [`CardError::Hung`] as
+    /// for [`Card::sync`]; the host memory that its commands use is never given back then.
     fn drain(&self, on: Stream, why: Why) -> Result<(), CardError>;
 
     /// Drains all streams and, where the device allows it, forgets an earlier failure, so that the next request can
@@ -166,8 +167,8 @@ pub trait Card: Send + Sync {
     /// When the device is lost.
     fn recover(&self) -> Result<(), CardError>;
 
-    /// How long the host waits for the card at most. What takes longer hangs: [`Card::sync`] and [`Card::drain`] of a device report it as an
-    /// error then, and so does whoever polls [`Card::finished`].
+    /// How long the host waits for the card at most. What takes longer hangs: [`Card::sync`] and [`Card::drain`] of a
+    /// device report it as an error then, and so does whoever polls [`Card::finished`].
     fn patience(&self) -> Duration {
         PATIENCE
     }

@@ -29,7 +29,8 @@ pub enum Args {
 pub struct Arms {
     #[command(flatten)]
     machine: MachineArgs,
-    /// Arms to compare: `name=setting=value+setting=value,...`; settings are routed_stream (0|1), ring, wave, depth, floor, workers, host_share (percent); a bare name changes nothing.
+    /// Arms to compare: `name=setting=value+setting=value,...`; settings are routed_stream (0|1), ring, wave, depth,
+    /// floor, workers, host_share (percent); a bare name changes nothing.
     #[arg(long, value_name = "ARMS", value_delimiter = ',', default_value = "a,b")]
     arms: Vec<String>,
     /// Times each arm is measured.

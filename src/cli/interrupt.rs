@@ -1,5 +1,5 @@
-//! Signals that ask the program to end: Ctrl-C, SIGTERM, SIGHUP. The first cancels what runs; when nothing does, or on the
-//! second, the program ends at once. This is the one place where signals are taken over.
+//! Signals that ask the program to end: Ctrl-C, SIGTERM, SIGHUP. The first cancels what runs; when nothing does, or on
+//! the second, the program ends at once. This is the one place where signals are taken over.
 
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
@@ -15,8 +15,8 @@ use crate::engine::Cancel;
 /// How long a second signal leaves cancelled work to remove its unfinished files before the program ends.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long SIGTERM and SIGHUP leave to work that does not end, such as one that waits for the reader of a pipe. Whoever
-/// sends them mostly sends no second one but SIGKILL.
+/// How long SIGTERM and SIGHUP leave to work that does not end, such as one that waits for the reader of a pipe.
+/// Whoever sends them mostly sends no second one but SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Exit code where no signal is known: that of Ctrl-C.

@@ -1,4 +1,5 @@
-//! `aqueduct kernels`: compiles GPU kernels ahead, into the cache that cards read, or as PTX into a folder for machines without the compiler.
+//! `aqueduct kernels`: compiles GPU kernels ahead, into the cache that cards read, or as PTX into a folder for machines
+//! without the compiler.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -18,8 +19,9 @@ pub struct Args {
     /// Compute capabilities to build for, such as `86,120` [default: those of the GPUs that are present].
     #[arg(long, value_name = "ARCHS", value_delimiter = ',', value_parser = arch)]
     arch: Vec<u32>,
-    /// Writes PTX, which the driver compiles, into this folder. A program with the folder `aqueduct-kernels` beside it needs no compiler. Without
-    /// --arch for 75, 80, 86, 89, 90 and 120; the driver must be at least as new as the compiler is here.
+    /// Writes PTX, which the driver compiles, into this folder. A program with the folder `aqueduct-kernels` beside it
+    /// needs no compiler. Without --arch for 75, 80, 86, 89, 90 and 120; the driver must be at least as new as the
+    /// compiler is here.
     #[arg(long, value_name = "FOLDER")]
     ptx: Option<PathBuf>,
     #[command(flatten)]

@@ -26,7 +26,8 @@ pub struct MachineArgs {
     /// The rig and how to run on it. Without it: one virtual card with this machine's memory.
     #[arg(short, long, value_name = "FILE")]
     pub topology: Option<PathBuf>,
-    /// Tokens of a sequence, prompt and answer together [default: what the topology says, at most what the model was made for].
+    /// Tokens of a sequence, prompt and answer together [default: what the topology says, at most what the model was
+    /// made for].
     #[arg(short, long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: Option<u32>,
     /// Whether streamed KV cells are copied ahead (0 or 1); overrides kv.prefetch.
@@ -38,7 +39,8 @@ pub struct MachineArgs {
     /// CPU workers; overrides rig.host.workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
-    /// GPUs that may be used, by index, UUID or PCI address; indices of the topology count among them. `none`: the CPU computes.
+    /// GPUs that may be used, by index, UUID or PCI address; indices of the topology count among them. `none`: the CPU
+    /// computes.
     #[arg(long, value_name = "GPUS", value_parser = devices, hide_short_help = true)]
     pub devices: Option<Devices>,
     /// Refuses to run where a declared GPU is missing, or hidden states cannot cross as run.hand_off asks.
@@ -46,7 +48,8 @@ pub struct MachineArgs {
     pub strict: bool,
     #[command(flatten)]
     pub kernels: KernelArgs,
-    /// Runs the kernels, limits and launches of an earlier compute capability (75, 80, 86, 89) on a newer GPU, for tests and measurements.
+    /// Runs the kernels, limits and launches of an earlier compute capability (75, 80, 86, 89) on a newer GPU, for
+    /// tests and measurements.
     #[arg(long, env = "AQUEDUCT_KERNELS_FOR", value_name = "ARCH", value_parser = super::kernels::arch, hide = true)]
     pub kernels_for: Option<u32>,
     /// Puts guard bands around each region of a GPU and looks at them at the end (slow).
@@ -231,8 +234,8 @@ pub fn load_engine(model: Arc<Model>, plan: Plan, topology: &Topology, options: 
     Ok(engine)
 }
 
-/// Says which way hidden states take and why: a warning where it is not the one that was asked for or planned. With `strict`, one that was
-/// not asked for is refused.
+/// Says which way hidden states take and why: a warning where it is not the one that was asked for or planned. With
+/// `strict`, one that was not asked for is refused.
 fn tell_hand_offs(engine: &Engine, planned: &[HandOffPlan], topology: &Topology, strict: bool) -> anyhow::Result<()> {
     let plan = engine.plan();
     let asked = HandOffWay::asked(topology.run.hand_off);

@@ -118,8 +118,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// A mistake on the command line that clap cannot see, such as one that shows only beside other options or the model file. It is looked
-/// for before anything is loaded.
+/// A mistake on the command line that clap cannot see, such as one that shows only beside other options or the model
+/// file. It is looked for before anything is loaded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Mistake(String);
@@ -182,8 +182,8 @@ fn report(message: &str) {
 /// Characters of an error that are shown: more than any message of our own has, less than a name in a hostile file.
 const MOST_OF_A_MESSAGE: usize = 20_000;
 
-/// Text that may hold what a file says, as a terminal may have it: control characters but line ends escaped, and not longer
-/// than `most` characters.
+/// Text that may hold what a file says, as a terminal may have it: control characters but line ends escaped, and not
+/// longer than `most` characters.
 fn shown(text: &str, most: usize) -> String {
     let mut out = String::with_capacity(text.len().min(most));
     for c in text.chars().take(most) {

@@ -39,8 +39,8 @@ impl PromptArgs {
         Ok(text_of(input, "the prompt on standard input", MOST)?)
     }
 
-    /// The prompt as someone means it who typed it: of a file or a pipe, what editors and shells put around it is left out
-    /// ([`as_typed`]).
+    /// The prompt as someone means it who typed it: of a file or a pipe, what editors and shells put around it is left
+    /// out ([`as_typed`]).
     pub fn typed(&self) -> anyhow::Result<String> {
         let text = self.text()?;
         Ok(if self.prompt.is_some() { text } else { as_typed(&text).to_owned() })

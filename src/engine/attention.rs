@@ -1,4 +1,5 @@
-//! A layer's attention over resident, staged and new cells in a prompt, and over the card's and the host's cells in a decode step.
+//! A layer's attention over resident, staged and new cells in a prompt, and over the card's and the host's cells in a
+//! decode step.
 
 use std::ops::Range;
 
@@ -53,7 +54,8 @@ impl Heads {
 }
 
 impl Stage {
-    /// A wave's rows: their cells are stored, then they attend to all cells up to their own, tile by tile in absolute order.
+    /// A wave's rows: their cells are stored, then they attend to all cells up to their own, tile by tile in absolute
+    /// order.
     pub(super) fn attend_wave(
         &mut self,
         place: usize,
@@ -90,8 +92,8 @@ impl Stage {
         self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true, ..Look::default() })
     }
 
-    /// A step's rows, each of another sequence. Of cells in host memory the card attends the older ones over its link, and the host pool
-    /// its share of the newest at the same time.
+    /// A step's rows, each of another sequence. Of cells in host memory the card attends the older ones over its link,
+    /// and the host pool its share of the newest at the same time.
     pub(super) fn attend_step(
         &mut self,
         place: usize,
@@ -163,8 +165,8 @@ impl Stage {
         Ok(())
     }
 
-    /// The card attends a row's resident cells and, over its link, the streamed ones before `split`. Where the host goes on, it gets the
-    /// state; whether there is one.
+    /// The card attends a row's resident cells and, over its link, the streamed ones before `split`. Where the host
+    /// goes on, it gets the state; whether there is one.
     fn card_share(
         &self,
         place: usize,
@@ -265,8 +267,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Brings a tile of the layer's cached prefix, which ends at cell `end`. Of the last one, the cells of an attention tile that the wave goes
-    /// on with are put before the wave's own; what stays in the pool is returned.
+    /// Brings a tile of the layer's cached prefix, which ends at cell `end`. Of the last one, the cells of an attention
+    /// tile that the wave goes on with are put before the wave's own; what stays in the pool is returned.
     fn staged(
         &mut self,
         place: usize,

@@ -1,5 +1,5 @@
-//! The decode step: one token of each of several sequences goes through all layers of a stage. Experts that the card does not hold are
-//! computed by the host pool at the same time.
+//! The decode step: one token of each of several sequences goes through all layers of a stage. Experts that the card
+//! does not hold are computed by the host pool at the same time.
 
 use super::buffers::part_of;
 use super::experts::host_pool::HostLayer;
@@ -48,7 +48,8 @@ impl Stage {
         Ok(())
     }
 
-    /// The experts of rows that card and host pool share: each computes what the card holds or does not hold, at the same time.
+    /// The experts of rows that card and host pool share: each computes what the card holds or does not hold, at the
+    /// same time.
     pub(super) fn shared_experts(&mut self, layer: &Layer, rows: usize, hidden: Span) -> Result<(), EngineError> {
         let LayerFfn::Experts { experts, rule, layout, .. } = &layer.ffn else { return Ok(()) };
         let Some(pool) = &self.pool else { return Ok(()) };

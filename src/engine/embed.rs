@@ -8,7 +8,8 @@ use crate::model::Model;
 use crate::quant::dequantize;
 use crate::units::TokenId;
 
-/// Writes the embeddings of the tokens, f32 `[tokens, width]`: of a long wave they are tens of megabytes, so the workers share them.
+/// Writes the embeddings of the tokens, f32 `[tokens, width]`: of a long wave they are tens of megabytes, so the
+/// workers share them.
 pub(super) fn embed(model: &Model, team: &Team, tokens: &[TokenId], to: &mut [f32]) -> Result<(), EngineError> {
     let width = model.spec.width;
     let each = team.share(tokens.len(), 4);

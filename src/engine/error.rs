@@ -78,7 +78,8 @@ pub enum EngineError {
     /// The plan, the rig and the model do not belong together.
     #[error("plan and rig differ: {0}")]
     Mismatch(String),
-    /// A fault of the program itself: the plan gives memory that the engine does not find, or the engine's own order is broken.
+    /// A fault of the program itself: the plan gives memory that the engine does not find, or the engine's own order is
+    /// broken.
     #[error(
         "a fault in aqueduct, not in your settings: {0}. Please report this line together with the command and what `aqueduct plan` prints for it"
     )]

@@ -1,8 +1,9 @@
 //! The running engine: rig, stages, prompt and decode passes.
 //!
-//! [`Engine::load`] allocates what a plan lists and starts a thread for each stage. [`Engine::submit`] cuts a request into jobs (the waves of
-//! a prompt, or one step) and gives a [`Ticket`]; `schedule.rs` decides which job goes through all stages next. Inside a stage, `prompt.rs` and
-//! `decode.rs` walk the layers; both queue the commands of `layer.rs`. Experts reach the card through `experts/`.
+//! [`Engine::load`] allocates what a plan lists and starts a thread for each stage. [`Engine::submit`] cuts a request
+//! into jobs (the waves of a prompt, or one step) and gives a [`Ticket`]; `schedule.rs` decides which job goes through
+//! all stages next. Inside a stage, `prompt.rs` and `decode.rs` walk the layers; both queue the commands of `layer.rs`.
+//! Experts reach the card through `experts/`.
 
 mod attention;
 mod buffers;
@@ -69,13 +70,15 @@ pub struct Engine {
 pub type LogitSink<'a> = dyn FnMut(usize, &[f32]) + 'a;
 
 impl Engine {
-    /// Allocates and loads all that the plan lists; `progress` is told bytes as they are read, of [`Engine::load_bytes`] in all.
+    /// Allocates and loads all that the plan lists; `progress` is told bytes as they are read, of
+    /// [`Engine::load_bytes`] in all.
     ///
     /// # Errors
     /// When memory is short, the file cannot be read, or plan, model and rig do not belong together.
     pub fn load(model: Arc<Model>, mut plan: Plan, rig: &Rig, progress: &dyn Fn(Bytes)) -> Result<Self, EngineError> {
         let watcher = rig.host.watcher();
-        // Before the arena, which takes the most: where not all can be page-locked, it is experts that cross the link through staging buffers.
+        // Before the arena, which takes the most: where not all can be page-locked, it is experts that cross the link
+        // through staging buffers.
         let buffers = plan.stages.iter().map(|stage| HostBuffers::alloc(&rig.host, stage));
         let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
         let first = plan.stages.first().map_or(0, |stage| stage.host.arriving);
@@ -121,7 +124,8 @@ impl Engine {
         Ok(Self { plan, model, cards, counters, latest_gates, free, stages })
     }
 
-    /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them: experts that live in the file are read later.
+    /// Bytes that [`Engine::load`] reads for this plan, as its progress counts them: experts that live in the file are
+    /// read later.
     pub fn load_bytes(model: &Model, plan: &Plan) -> Bytes {
         let spec = &model.spec;
         let dense: usize = spec.layers.iter().flat_map(|layer| layer.dense_tensors()).map(|tensor| tensor.bytes).sum();
@@ -134,7 +138,8 @@ impl Engine {
         &self.plan
     }
 
-    /// Reads the following prompts by another plan, which gives memory exactly as the engine's own does: only switches may differ.
+    /// Reads the following prompts by another plan, which gives memory exactly as the engine's own does: only switches
+    /// may differ.
     ///
     /// # Errors
     /// [`EngineError::Mismatch`] when it gives memory in another way; nothing changes then.
@@ -171,7 +176,8 @@ impl Engine {
         self.latest_gates.iter().map(|latest| latest.published()).collect()
     }
 
-    /// Leases that have not ended, and sequences that are taken; both are zero when nothing runs and nobody holds a sequence.
+    /// Leases that have not ended, and sequences that are taken; both are zero when nothing runs and nobody holds a
+    /// sequence.
     pub fn taken(&self) -> (usize, usize) {
         let leases = self.cards.iter().map(|card| card.leases().live()).sum();
         (leases, self.plan.sequences - self.free.count())
@@ -185,8 +191,8 @@ impl Engine {
         self.free.take().ok_or(EngineError::NoSequence { sequences: self.plan.sequences })
     }
 
-    /// Accepts a request; its ticket gives what comes of it. Requests run beside each other: prompts are read one after the other, and steps
-    /// go between their waves.
+    /// Accepts a request; its ticket gives what comes of it. Requests run beside each other: prompts are read one after
+    /// the other, and steps go between their waves.
     ///
     /// # Errors
     /// When the request cannot run: too many tokens, a sequence of another engine or one that a request runs on.
@@ -223,8 +229,8 @@ impl Engine {
     /// Appends tokens to a sequence in layer-major waves and returns the logits after the last one, f32 `[vocabulary]`.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`], after which the sequence holds the waves that were complete; any other error leaves the
-    /// sequence as it was, and the engine ready for the next request.
+    /// [`EngineError::Cancelled`], after which the sequence holds the waves that were complete; any other error leaves
+    /// the sequence as it was, and the engine ready for the next request.
     pub fn prompt(
         &mut self,
         sequence: &mut Sequence,
@@ -243,7 +249,8 @@ impl Engine {
         Ok(last)
     }
 
-    /// As [`Engine::prompt`], with the logits of every row, in order. The stages wait for a slow `sink`, so that few rows are held.
+    /// As [`Engine::prompt`], with the logits of every row, in order. The stages wait for a slow `sink`, so that few
+    /// rows are held.
     ///
     /// # Errors
     /// As [`Engine::prompt`].

@@ -34,8 +34,9 @@ impl Presence {
         self.among(declared, devices)
     }
 
-    /// The declared cards that are among `devices`, each with the driver's number of its GPU. GPUs that are missing because the machine has
-    /// fewer than declared are left out; without any GPU at all their cards become virtual ones with the same memory.
+    /// The declared cards that are among `devices`, each with the driver's number of its GPU. GPUs that are missing
+    /// because the machine has fewer than declared are left out; without any GPU at all their cards become virtual
+    /// ones with the same memory.
     ///
     /// # Errors
     /// [`EngineError::Devices`] when an address is wrong, or a GPU is missing and must not be.

@@ -1,5 +1,5 @@
-//! The prompt pass: a wave's tokens go through a layer together before the next layer starts, so that an expert crosses the link at most
-//! once a wave.
+//! The prompt pass: a wave's tokens go through a layer together before the next layer starts, so that an expert crosses
+//! the link at most once a wave.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl Stage {
                 let part = Part { sequence: wave.sequence, rows: rows.clone(), first: wave.first + rows.start };
                 self.attend(Phase::Prompt, place, layer, hidden, &rows, &[part])?;
             }
-            // A router's logits are few: their product takes the wave at once. A dense FFN's hidden units are kept for a block of rows.
+            // A router's logits are few: their product takes the wave at once. A dense FFN's hidden units are kept for
+            // a block of rows.
             let block = match layer.ffn {
                 LayerFfn::Dense { .. } => self.row_block,
                 LayerFfn::Experts { .. } => wave.rows,
@@ -189,7 +190,8 @@ impl Stage {
         self.run(pass, held)
     }
 
-    /// Residents and streamed experts, ascending; a command takes at most a group of streamed ones, so that the ring moves on.
+    /// Residents and streamed experts, ascending; a command takes at most a group of streamed ones, so that the ring
+    /// moves on.
     fn streamed_pass(&self, ring: &StreamedRing, wave: &Wave, pass: &Pass<'_>) -> Result<(), EngineError> {
         let number = wave.number * self.layers_of_stage() + pass.place;
         if let Some(routed) = &pass.routed {

@@ -40,8 +40,8 @@ pub struct RigOptions {
 }
 
 impl Rig {
-    /// Opens the cards of a topology for a model. GPUs are named by the driver's number: [`Presence::of`](super::Presence::of) gives it to
-    /// cards that are declared by UUID or PCI address.
+    /// Opens the cards of a topology for a model. GPUs are named by the driver's number:
+    /// [`Presence::of`](super::Presence::of) gives it to cards that are declared by UUID or PCI address.
     ///
     /// # Errors
     /// When a card of the topology cannot be opened, or threads are refused.

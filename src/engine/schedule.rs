@@ -1,10 +1,11 @@
 //! The schedule: which job goes through the stages next.
 //!
-//! The first stage asks for each job when it has queued the one before, and passes it on to the others, so all stages see one order. Prompts
-//! are read one after the other. Steps go first: between two waves of a prompt, those that wait by then, at most one for each sequence.
+//! The first stage asks for each job when it has queued the one before, and passes it on to the others, so all stages
+//! see one order. Prompts are read one after the other. Steps go first: between two waves of a prompt, those that wait
+//! by then, at most one for each sequence.
 //!
-//! A stage that fails ends all requests that have begun: what they queued on its card after the failure did not run. Nothing new begins until
-//! every stage has ended its jobs and has settled; requests that had not begun go on then.
+//! A stage that fails ends all requests that have begun: what they queued on its card after the failure did not run.
+//! Nothing new begins until every stage has ended its jobs and has settled; requests that had not begun go on then.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

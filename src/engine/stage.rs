@@ -140,8 +140,9 @@ impl Stage {
         self.layers.iter().map(of).collect()
     }
 
-    /// Ends the prompt's ring and staging pool, if there are any: the issuer stops, their slots drain, the residents come back. On a failed card
-    /// the card is recovered in between, and residents whose last copy failed are copied again.
+    /// Ends the prompt's ring and staging pool, if there are any: the issuer stops, their slots drain, the residents
+    /// come back. On a failed card the card is recovered in between, and residents whose last copy failed are
+    /// copied again.
     pub(super) fn end_prompt(&mut self, failed: bool) -> Result<(), EngineError> {
         let mut staged = Ok(());
         if let Some(streamed) = &mut self.streamed {

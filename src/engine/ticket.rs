@@ -41,8 +41,8 @@ impl<'a> Request<'a> {
         Self { what: What::Prompt { sequence, tokens, wanted: Wanted::All }, cancel: Cancel::new() }
     }
 
-    /// A decode step: one or more tokens of each sequence, at most as many in all as the plan has sequences. The ticket gives the logits
-    /// after each token, in this order.
+    /// A decode step: one or more tokens of each sequence, at most as many in all as the plan has sequences. The ticket
+    /// gives the logits after each token, in this order.
     pub fn step(rows: impl IntoIterator<Item = (&'a Sequence, &'a [TokenId])>) -> Self {
         Self { what: What::Step(rows.into_iter().collect()), cancel: Cancel::new() }
     }
@@ -62,7 +62,8 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// What comes of a request.
 #[derive(Debug)]
 pub enum Output {
-    /// Logits after consecutive tokens of the request, f32 `[rows, vocabulary]`; `first` is the number of the first of them.
+    /// Logits after consecutive tokens of the request, f32 `[rows, vocabulary]`; `first` is the number of the first of
+    /// them.
     Logits {
         /// Number of the first row in the request.
         first: usize,
@@ -75,8 +76,8 @@ pub enum Output {
 
 /// A request that was accepted. It runs whether or not anybody asks; dropping the ticket cancels it.
 ///
-/// As an iterator it waits for each output; the last one is [`Output::End`]. While blocks of logits wait to be taken, the stage that made them
-/// waits, and with it whatever else it has to do: take them as they come, or cancel.
+/// As an iterator it waits for each output; the last one is [`Output::End`]. While blocks of logits wait to be taken,
+/// the stage that made them waits, and with it whatever else it has to do: take them as they come, or cancel.
 #[derive(Debug)]
 pub struct Ticket {
     running: Arc<Running>,
@@ -116,8 +117,8 @@ impl Ticket {
     /// Waits for the end and gives each block of logits to `sink`, with the number of its first row.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`], after which a prompt's sequence holds the waves that were complete; any other error leaves the
-    /// sequences as they were.
+    /// [`EngineError::Cancelled`], after which a prompt's sequence holds the waves that were complete; any other error
+    /// leaves the sequences as they were.
     pub fn wait(self, mut sink: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
         for output in self {
             match output {
@@ -209,8 +210,8 @@ impl Running {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Gives logits of rows from `first` on to the caller, and waits while it has too many; `false` when it wants no more. Rows with values that
-    /// are not numbers are kept back: they make the request's end an error.
+    /// Gives logits of rows from `first` on to the caller, and waits while it has too many; `false` when it wants no
+    /// more. Rows with values that are not numbers are kept back: they make the request's end an error.
     pub fn deliver(&self, first: usize, logits: Vec<f32>, vocab: usize) -> bool {
         let odd = logits.chunks(vocab.max(1)).position(|row| row.iter().any(|logit| logit.is_nan()));
         let mut logits = logits;

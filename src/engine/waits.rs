@@ -50,8 +50,8 @@ pub const CARD_ATTENDED: Why = Why("resident cells attended");
 pub const LOGITS: Why = Why("logits");
 /// The host keeps at most one layer of a prompt launched ahead.
 pub const ONE_LAYER_AHEAD: Why = Why("one layer ahead");
-/// The host waits for the end of a request on a stage, so that its failures are its own, also those of waves that were complete before a
-/// cancellation.
+/// The host waits for the end of a request on a stage, so that its failures are its own, also those of waves that were
+/// complete before a cancellation.
 pub const REQUEST_END: Why = Why("request end");
 /// The host waits for the weights.
 pub const LOADED: Why = Why("loaded");

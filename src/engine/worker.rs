@@ -147,7 +147,8 @@ impl Worker {
             result = Err(error);
         }
         self.jobs += 1;
-        // A cancelled request ends like a finished one: a failure of its earlier waves, which count as complete, shows here.
+        // A cancelled request ends like a finished one: a failure of its earlier waves, which count as complete, shows
+        // here.
         let ends = result.as_ref().map_or_else(|error| matches!(error, EngineError::Cancelled), |()| run.last);
         if ends && let Err(error) = self.end(matches!(run.rows, Rows::Wave(_))) {
             result = Err(error);
@@ -175,7 +176,8 @@ impl Worker {
         ran.unwrap_or_else(|_| Err(EngineError::Thread(format!("the stage on {} panicked", self.stage.card.id()))))
     }
 
-    /// After a failure of this stage: what it has queued for its neighbours may never run, and they must not wait for it.
+    /// After a failure of this stage: what it has queued for its neighbours may never run, and they must not wait for
+    /// it.
     fn cut(&self) {
         if let Inlet::Stage(receiver) = &self.inlet {
             receiver.cut();

@@ -113,8 +113,8 @@ enum Way {
 }
 
 impl Output {
-    /// Prepares the output `path` of a command that reads `inputs` (those of them that exist). Leaves nothing where it is
-    /// dropped.
+    /// Prepares the output `path` of a command that reads `inputs` (those of them that exist). Leaves nothing where it
+    /// is dropped.
     ///
     /// # Errors
     /// [`OutputError`]: a folder, an input, a place that cannot be written to.
@@ -174,7 +174,8 @@ impl Output {
         OutputError::Write { path: self.path.clone(), source }
     }
 
-    /// Gives the complete file its name, in place of an older one. Of two programs that write one name, the last has it.
+    /// Gives the complete file its name, in place of an older one. Of two programs that write one name, the last has
+    /// it.
     ///
     /// # Errors
     /// [`OutputError::Write`].

@@ -11,7 +11,8 @@ use super::value::{Array, Value, ValueType};
 use crate::quant::{QuantType, type_name};
 
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The fewest bytes of a key (length, type, a value of one byte) and of a tensor (length, rank, a dimension, type, offset).
+/// The fewest bytes of a key (length, type, a value of one byte) and of a tensor (length, rank, a dimension, type,
+/// offset).
 const LEAST_ENTRY: usize = 8 + 4 + 1;
 const LEAST_TENSOR: usize = 8 + 4 + 8 + 4 + 8;
 const MAX_DIMENSIONS: u32 = 4;
@@ -38,8 +39,8 @@ struct RawTensor {
 }
 
 impl Header {
-    /// Parses the header of a file whose whole contents are `contents`, and checks that every tensor lies in it. `file` is
-    /// for the errors.
+    /// Parses the header of a file whose whole contents are `contents`, and checks that every tensor lies in it. `file`
+    /// is for the errors.
     ///
     /// # Errors
     /// [`GgufError::Malformed`] with the byte and the fault.
@@ -215,8 +216,8 @@ fn tensor_bytes(name: &str, ty: QuantType, dims: &[u64]) -> Result<usize, Fault>
     rows.and_then(|rows| rows.checked_mul(row_bytes)).ok_or_else(overflow)
 }
 
-/// Turns offsets in the data section into offsets in the file, and checks that every tensor is inside the file and outside
-/// every other.
+/// Turns offsets in the data section into offsets in the file, and checks that every tensor is inside the file and
+/// outside every other.
 fn place_tensors(
     cursor: &Cursor<'_>,
     tensors: &mut [RawTensor],

@@ -1,5 +1,5 @@
-//! Damage of every kind done to real and made files: the reader and the model must answer with an error or a model, never with
-//! a panic and never with an allocation that the file's size does not pay for.
+//! Damage of every kind done to real and made files: the reader and the model must answer with an error or a model,
+//! never with a panic and never with an allocation that the file's size does not pay for.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,7 +2,8 @@
 //!
 //! To read such a page raises SIGBUS, which would end the program without a word. A handler puts zeros in place of what
 //! is gone, from the page on to the mapping's end, and marks the mapping; whoever uses what was read asks
-//! [`Mapping::is_damaged`] first. The handler's list of mappings is the only global state: a signal has no other argument.
+//! [`Mapping::is_damaged`] first. The handler's list of mappings is the only global state: a signal has no other
+//! argument.
 
 #![allow(unsafe_code, reason = "mapping a file, and the handler for pages that are gone")]
 
@@ -48,9 +49,10 @@ impl Mapping {
     /// What the system says.
     pub(super) fn new(file: &File) -> io::Result<Self> {
         install()?;
-        // SAFETY: the mapping is shared and read-only, and lives as long as the `Mapping` that hands out slices of it. Others
-        // may change the file meanwhile. Bytes that change are plain bytes to every reader, who must not trust them more than
-        // once, as with any file; pages that go away are replaced by the handler. `Shard::check` finds both.
+        // SAFETY: the mapping is shared and read-only, and lives as long as the `Mapping` that hands out slices of it.
+        // Others may change the file meanwhile. Bytes that change are plain bytes to every reader, who must not
+        // trust them more than once, as with any file; pages that go away are replaced by the handler.
+        // `Shard::check` finds both.
         let map = unsafe { Mmap::map(file) }?;
         let entry = take_entry();
         entry.damaged.store(false, Ordering::Relaxed);
@@ -123,7 +125,8 @@ fn install() -> io::Result<()> {
     };
     // First what the handler needs, then the handler.
     BEFORE.get_or_init(|| before);
-    // SAFETY: as above; the handler has the signature that SA_SIGINFO asks for and calls only what is safe in a handler.
+    // SAFETY: as above; the handler has the signature that SA_SIGINFO asks for and calls only what is safe in a
+    // handler.
     let set = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -147,15 +150,15 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     pass_on(signal, info, context);
 }
 
-/// Zeros from the page of `address` to `end`. What lies between was not all gone, but the file is of no use any more, and one
-/// signal is enough.
+/// Zeros from the page of `address` to `end`. What lies between was not all gone, but the file is of no use any more,
+/// and one signal is enough.
 fn replace(address: usize, end: usize) -> bool {
     // SAFETY: `sysconf` has no precondition and takes no lock for this value.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let first = address - address % page;
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: the pages belong to a live mapping of this module (a reader holds it, or it would not have been read), which
-    // is read-only: zeros there are as valid as any bytes. `mmap` is a bare system call, which leaves
+    // SAFETY: the pages belong to a live mapping of this module (a reader holds it, or it would not have been read),
+    // which is read-only: zeros there are as valid as any bytes. `mmap` is a bare system call, which leaves
     // `errno` alone where it succeeds.
     unsafe { libc::mmap(first as *mut libc::c_void, end - first, protection, flags, -1, 0) != libc::MAP_FAILED }
 }

@@ -1,9 +1,9 @@
 //! The GGUF file format: header, metadata, tensor table, split files, mapping.
 //!
-//! [`Gguf::open`] reads versions 2 and 3, one file or a split set, and checks all of it before it returns: every shard is
-//! there, every count fits in the bytes that are left, every tensor lies inside its file and on no other tensor. So whoever
-//! reads tensors later can trust offsets and sizes. A damaged or hostile file gives a [`GgufError`] with the file, the byte
-//! and what was wanted there; it never panics and never allocates from a number that was not checked.
+//! [`Gguf::open`] reads versions 2 and 3, one file or a split set, and checks all of it before it returns: every shard
+//! is there, every count fits in the bytes that are left, every tensor lies inside its file and on no other tensor. So
+//! whoever reads tensors later can trust offsets and sizes. A damaged or hostile file gives a [`GgufError`] with the
+//! file, the byte and what was wanted there; it never panics and never allocates from a number that was not checked.
 
 mod cursor;
 mod error;
@@ -45,8 +45,8 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a model. For a file of a split set (`prefix-00001-of-00003.gguf`) any of its names will do: the whole set is
-    /// looked for and checked first.
+    /// Opens a model. For a file of a split set (`prefix-00001-of-00003.gguf`) any of its names will do: the whole set
+    /// is looked for and checked first.
     ///
     /// # Errors
     /// [`GgufError`] names the file, the byte and what was wanted; for a split set, each missing shard.
@@ -63,7 +63,8 @@ impl Gguf {
         Self::join(parts)
     }
 
-    /// The files of the model that `path` belongs to: the whole set, where its name is one of a set's and all of it is there.
+    /// The files of the model that `path` belongs to: the whole set, where its name is one of a set's and all of it is
+    /// there.
     pub fn files(path: &Path) -> Vec<PathBuf> {
         split::find_shards(path).unwrap_or_else(|_| vec![path.to_owned()])
     }
@@ -148,8 +149,8 @@ impl Gguf {
         self.shards.iter().try_for_each(Shard::check)
     }
 
-    /// The bytes of a tensor of this model, mapped: reading them may read from disk. Empty for a tensor of another model
-    /// that does not fit in this one.
+    /// The bytes of a tensor of this model, mapped: reading them may read from disk. Empty for a tensor of another
+    /// model that does not fit in this one.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         self.slice(tensor.shard, tensor.offset, tensor.bytes)
     }
@@ -163,8 +164,8 @@ impl Gguf {
         range().unwrap_or_default()
     }
 
-    /// Fills `out` from `offset` of a shard by a positioned read, which does not grow this process's resident set as reading
-    /// the mapping would.
+    /// Fills `out` from `offset` of a shard by a positioned read, which does not grow this process's resident set as
+    /// reading the mapping would.
     ///
     /// # Errors
     /// [`GgufError::Read`] when the file cannot be read or has become shorter.

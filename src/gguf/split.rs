@@ -30,7 +30,8 @@ fn parse_name(name: &str) -> Option<SplitName<'_>> {
     (number >= 1 && number <= count).then_some(SplitName { prefix, count })
 }
 
-/// The files of the model that `path` belongs to, in order: `path` alone, or the whole set if its name is one of a set's.
+/// The files of the model that `path` belongs to, in order: `path` alone, or the whole set if its name is one of a
+/// set's.
 ///
 /// # Errors
 /// Names every file of the set that does not exist.
@@ -58,8 +59,8 @@ pub(super) fn find_shards(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
     Err(GgufError::ShardMissing { folder: folder.to_owned(), count: split.count, missing, more })
 }
 
-/// Checks that the file that was opened as number `number` (from 0) of `count` says so itself; gives the number of tensors
-/// that it says the set has.
+/// Checks that the file that was opened as number `number` (from 0) of `count` says so itself; gives the number of
+/// tensors that it says the set has.
 pub(super) fn check_part(
     file: &Path,
     metadata: &Metadata,
@@ -86,8 +87,8 @@ pub(super) fn check_part(
     Ok(tensors)
 }
 
-/// Checks that a later file of a set is of the first one's model, by the keys that both have: mostly the later ones have none
-/// but those of the set.
+/// Checks that a later file of a set is of the first one's model, by the keys that both have: mostly the later ones
+/// have none but those of the set.
 pub(super) fn check_same_model(first: &Metadata, file: &Path, later: &Metadata) -> Result<(), GgufError> {
     const SAME: [&str; 4] = ["general.architecture", "general.name", "general.file_type", "general.uuid"];
     for key in SAME {

@@ -142,8 +142,8 @@ impl Value {
         }
     }
 
-    /// A number, truth value or string from its bytes in a file; `None` for an array, and where the bytes are too few, not
-    /// UTF-8, or no truth value.
+    /// A number, truth value or string from its bytes in a file; `None` for an array, and where the bytes are too few,
+    /// not UTF-8, or no truth value.
     pub(super) fn decode(kind: ValueType, bytes: &[u8]) -> Option<Self> {
         let value = match kind {
             ValueType::U8 => Self::U8(*bytes.first()?),
@@ -175,8 +175,8 @@ fn next_string(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(text).ok()?, rest))
 }
 
-/// An array of one type. The elements stay as they lie in the file (a vocabulary has hundreds of thousands) and are decoded
-/// when they are walked; that they can be was checked when the file was read.
+/// An array of one type. The elements stay as they lie in the file (a vocabulary has hundreds of thousands) and are
+/// decoded when they are walked; that they can be was checked when the file was read.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Array {
     element: ValueType,

@@ -1,5 +1,5 @@
-//! Well-formed files that describe nonsense: reading the description must answer with an error or a description whose sizes
-//! agree with the tensors, never with a panic.
+//! Well-formed files that describe nonsense: reading the description must answer with an error or a description whose
+//! sizes agree with the tensors, never with a panic.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,8 +1,9 @@
 //! Architectures as data: from a file's keys and tensors to a [`ModelSpec`] that the engine walks.
 //!
-//! There is no code for a model anywhere else. Reading a spec is checking: every number that the engine will size something by
-//! is held against the tensors' shapes, every key that would change the arithmetic is either honoured or refused by name, and
-//! a tensor that nothing uses is refused too, since it means that the file's model is not the one that would run.
+//! There is no code for a model anywhere else. Reading a spec is checking: every number that the engine will size
+//! something by is held against the tensors' shapes, every key that would change the arithmetic is either honoured or
+//! refused by name, and a tensor that nothing uses is refused too, since it means that the file's model is not the one
+//! that would run.
 
 mod architecture;
 mod error;

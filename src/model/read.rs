@@ -17,7 +17,8 @@ enum Neutral {
 
 use Neutral::{Bool, Float, Integer};
 
-/// Keys that change what a model computes, in ways that are not supported: each may be missing or hold one of these values.
+/// Keys that change what a model computes, in ways that are not supported: each may be missing or hold one of these
+/// values.
 const NEUTRAL: [(&str, &[Neutral]); 15] = [
     ("attention.causal", &[Bool(true)]),
     ("attention.clamp_kqv", &[Float(0.0)]),

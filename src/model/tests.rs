@@ -31,7 +31,8 @@ fn moe() -> Draft {
 
 #[test]
 fn every_oracle_model_is_described() {
-    // name, layers, width, [heads, kv heads, head size], FFN width, (experts, top-k), tied: from the table in tests/data.
+    // name, layers, width, [heads, kv heads, head size], FFN width, (experts, top-k), tied: from the table in
+    // tests/data.
     let wanted = [
         ("llama-f16-tied-ropefreqs", 3, 256, [4, 2, 64], 128, None, true),
         ("llama-q8_0-linear2", 3, 256, [4, 2, 64], 128, None, false),

@@ -1,7 +1,7 @@
 //! The one model of time: what cards, links, workers and the disk take for what they move and compute.
 //!
-//! It is coarse on purpose. Its users ask which of two ways is faster, and by how much; where its figures come from is in
-//! `docs/measurements.md`, 'What the planner counts with'.
+//! It is coarse on purpose. Its users ask which of two ways is faster, and by how much; where its figures come from is
+//! in `docs/measurements.md`, 'What the planner counts with'.
 
 use super::kv::KvPlan;
 use super::request::{CardBudget, HostBudget, Request};
@@ -99,8 +99,8 @@ pub(super) fn operations(layer: &LayerSpec, tokens: usize, prefix: usize) -> f64
     2.0 * tokens as f64 * ((weights + experts) as f64 + attention)
 }
 
-/// The share of experts that no token of a text touches: `(1 + t / 1.8)^-0.43` for `t` picks an expert, which goes through what was
-/// measured.
+/// The share of experts that no token of a text touches: `(1 + t / 1.8)^-0.43` for `t` picks an expert, which goes
+/// through what was measured.
 pub(super) fn untouched(request: &Request<'_>, tokens: usize) -> f64 {
     let share = |layer: &LayerSpec| {
         let experts = layer.experts()?;
@@ -132,8 +132,8 @@ pub(super) fn one_after_the_other(first: Rate, second: Rate) -> Rate {
     Rate(first.0 * second.0 / (first.0 + second.0))
 }
 
-/// What a card of unknown speed does in a prompt while it could read a byte of its memory. Far below what GPUs multiply at their peak: a
-/// prompt is no single large product.
+/// What a card of unknown speed does in a prompt while it could read a byte of its memory. Far below what GPUs multiply
+/// at their peak: a prompt is no single large product.
 fn operations_a_byte(kind: CardKind) -> f64 {
     match kind {
         CardKind::Cuda => 45.0,

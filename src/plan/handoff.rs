@@ -20,8 +20,8 @@ pub enum HandOffWay {
     Nccl,
 }
 
-/// One boundary between two stages. The two other ways need the host's buffers too: their test brings its data through them, and where it
-/// fails, or a wire is cut, they take over.
+/// One boundary between two stages. The two other ways need the host's buffers too: their test brings its data through
+/// them, and where it fails, or a wire is cut, they take over.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HandOffPlan {
     /// The card that sends.

@@ -1,4 +1,5 @@
-//! Where experts live: which of them the host's arena holds, which stay on a card, which are read from the model's file.
+//! Where experts live: which of them the host's arena holds, which stay on a card, which are read from the model's
+//! file.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,9 +24,9 @@ pub enum Home {
 pub struct Homes(Vec<Vec<Home>>);
 
 impl Homes {
-    /// Experts that always stay on a card need no other place; of the others `room` bytes have one in the arena: first those that no card
-    /// holds, which every prompt and every decode step may want, then residents that give way to the ring, then those that give
-    /// way to the staging pool. What is left is read from the file.
+    /// Experts that always stay on a card need no other place; of the others `room` bytes have one in the arena: first
+    /// those that no card holds, which every prompt and every decode step may want, then residents that give way to
+    /// the ring, then those that give way to the staging pool. What is left is read from the file.
     pub(super) fn choose(spec: &ModelSpec, pools: &[&ExpertsPlan], room: usize) -> Self {
         let experts = |layer: usize| spec.layers.get(layer).and_then(|layer| layer.experts());
         let mut homes: Vec<Vec<Home>> =

@@ -50,7 +50,8 @@ impl KvPlan {
         Self { kind: settings.kv.kind, resident, streamed, staging, tile, prefetch: false }
     }
 
-    /// Cells of each sequence that host memory has room for: whole attention tiles, so that each tile begins at a line of the link.
+    /// Cells of each sequence that host memory has room for: whole attention tiles, so that each tile begins at a line
+    /// of the link.
     pub fn host_cells(&self) -> Range<usize> {
         self.resident..self.resident + self.streamed.next_multiple_of(ATTENTION_TILE)
     }

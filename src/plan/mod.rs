@@ -1,8 +1,8 @@
 //! The plan: what each card holds and what streams over which link.
 //!
-//! [`for_topology`] plans a model on a declared rig; [`plan`] does the same for a [`Request`] with the rates filled in. Both make a
-//! [`Plan`], or say what does not fit and the smallest change that would make it fit. Nothing is allocated; the engine allocates exactly
-//! what [`memory`] lists.
+//! [`for_topology`] plans a model on a declared rig; [`plan`] does the same for a [`Request`] with the rates filled in.
+//! Both make a [`Plan`], or say what does not fit and the smallest change that would make it fit. Nothing is allocated;
+//! the engine allocates exactly what [`memory`] lists.
 
 pub mod memory;
 
@@ -39,8 +39,8 @@ pub use waves::Waves;
 use crate::model::ModelSpec;
 use crate::topology::Topology;
 
-/// Streamed experts that one command computes: few launches, while at least half of a small ring and three quarters of a larger one go on receiving.
-/// A ring that holds a large layer has time for halves.
+/// Streamed experts that one command computes: few launches, while at least half of a small ring and three quarters of
+/// a larger one go on receiving. A ring that holds a large layer has time for halves.
 fn group(ring: usize) -> usize {
     if ring >= 128 { 64 } else { (ring / 2).min(8).max(ring / 4).max(1) }
 }

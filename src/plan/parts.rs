@@ -66,7 +66,8 @@ pub struct StagePlan {
     pub experts: Option<ExpertsPlan>,
 }
 
-/// What host memory holds. [`HostPlan::taken`] is what programs must have; pages of the model's file can be dropped and read again.
+/// What host memory holds. [`HostPlan::taken`] is what programs must have; pages of the model's file can be dropped and
+/// read again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostPlan {
     /// Memory the engine may use.

@@ -34,9 +34,9 @@ pub struct ExpertsPlan {
     pub slots: usize,
     /// Bytes of a slot: the largest blob of the stage.
     pub slot_bytes: usize,
-    /// Experts that live on the card, slot by slot from slot 0. The last `displaced` of them give way to the ring during a
-    /// streamed prompt, and the `staged` before those to the staging pool during a prompt with streamed cells; both are copied
-    /// back after it.
+    /// Experts that live on the card, slot by slot from slot 0. The last `displaced` of them give way to the ring
+    /// during a streamed prompt, and the `staged` before those to the staging pool during a prompt with streamed
+    /// cells; both are copied back after it.
     #[serde(skip)]
     pub residents: Vec<Placement>,
     /// Slots of the staging pool, which are lent during prompts with streamed cells.
@@ -62,8 +62,8 @@ impl ExpertsPlan {
     }
 }
 
-/// The planner's ring holds the experts of a layer, so that they cross the link while the layer before is computed. It takes at most half
-/// of the pool, but at least these slots.
+/// The planner's ring holds the experts of a layer, so that they cross the link while the layer before is computed. It
+/// takes at most half of the pool, but at least these slots.
 const LEAST_AUTO_RING: usize = 8;
 
 /// Slots that are kept free of residents when the settings leave them to the planner.
@@ -98,7 +98,8 @@ fn staging_slots(needs: &Needs) -> usize {
     needs.staging.div_ceil(needs.slot_bytes.max(1))
 }
 
-/// Lays out the pool of a stage in `free` bytes of its card; `give_way` says whether residents may make way for the planner's ring.
+/// Lays out the pool of a stage in `free` bytes of its card; `give_way` says whether residents may make way for the
+/// planner's ring.
 pub(super) fn lay_out(
     request: &Request<'_>,
     card: &CardBudget,
@@ -192,8 +193,8 @@ fn ring(
     Ok((wanted, MINIMUM.min(wanted)))
 }
 
-/// `count` residents spread evenly over the layers, the lowest ids of each, ordered so that those of the last rank come last: a ring
-/// displaces them from all layers alike.
+/// `count` residents spread evenly over the layers, the lowest ids of each, ordered so that those of the last rank come
+/// last: a ring displaces them from all layers alike.
 fn spread(spec: &ModelSpec, layers: Range<usize>, count: usize) -> Vec<Placement> {
     let mut all: Vec<Placement> = layers_of(spec, layers)
         .flat_map(|(layer, experts)| (0..experts.experts).map(move |expert| Placement { layer, expert }))

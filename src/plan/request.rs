@@ -65,7 +65,8 @@ pub struct Crossing {
 }
 
 impl<'a> Request<'a> {
-    /// A model on a declared rig. Rates to the cards, and of the host's workers, are those they have while all of them stream.
+    /// A model on a declared rig. Rates to the cards, and of the host's workers, are those they have while all of them
+    /// stream.
     pub fn new(spec: &'a ModelSpec, topology: &'a Topology) -> Self {
         let links = Links::new(topology);
         let ids = topology.cards().iter().map(|card| card.id);

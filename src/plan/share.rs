@@ -1,4 +1,5 @@
-//! Which streamed cells the host pool attends in a decode step, and which the card reads over its link: both work at once.
+//! Which streamed cells the host pool attends in a decode step, and which the card reads over its link: both work at
+//! once.
 
 use std::ops::Range;
 
@@ -52,8 +53,8 @@ impl HostShare {
         Self { percent: (100.0 * link / (link + host)).round() as u32, least: LEAST.max(least.ceil() as usize) }
     }
 
-    /// The first cell that the host pool attends of these streamed ones, which begin at an attention tile's edge; their end where the card
-    /// attends all.
+    /// The first cell that the host pool attends of these streamed ones, which begin at an attention tile's edge; their
+    /// end where the card attends all.
     pub fn first(&self, streamed: Range<usize>) -> usize {
         let tiles = streamed.len().div_ceil(ATTENTION_TILE);
         let of_host = (tiles * self.percent as usize + 50) / 100;

@@ -28,7 +28,8 @@ pub(super) fn stage_needs(
     own.fold(Needs::of_stage(request, card, wave, cards), |sum, layer| sum.and(layer)).stage()
 }
 
-/// What a card's layers take of it in a wave: the slowest resource's seconds, then all resources' together to tell apart what is equal.
+/// What a card's layers take of it in a wave: the slowest resource's seconds, then all resources' together to tell
+/// apart what is equal.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 struct Time(f64, f64);
 
@@ -192,8 +193,8 @@ impl<'a> Split<'a> {
         (0..=self.layers).map(|place| place == at).collect()
     }
 
-    /// The ends that a card reaches from each start. The longer a range, the more it needs: so the furthest end is found with a window
-    /// that only moves on.
+    /// The ends that a card reaches from each start. The longer a range, the more it needs: so the furthest end is
+    /// found with a window that only moves on.
     fn ends(&self, column: &Column<'_>, limit: Time) -> Vec<Range<usize>> {
         let mut window = Window::new(&column.layers);
         let fits = |needs: Needs| self.time(column, needs).is_some_and(|time| time <= limit);
@@ -213,7 +214,8 @@ impl<'a> Split<'a> {
         all
     }
 
-    /// The first and the last end of a range from `start` on that the pins let the card run; `None` where there is none.
+    /// The first and the last end of a range from `start` on that the pins let the card run; `None` where there is
+    /// none.
     fn allowed(&self, card: &CardBudget, start: usize) -> Option<(usize, usize)> {
         let (mut first, mut last) = (start + 1, self.layers);
         for pin in &self.request.settings.pins.layers {
@@ -233,8 +235,8 @@ impl<'a> Split<'a> {
         (first <= last).then_some((first, last))
     }
 
-    /// A card's time for a wave through the layers in `needs`: what does not live on it crosses the link meanwhile. `None` when they
-    /// do not fit.
+    /// A card's time for a wave through the layers in `needs`: what does not live on it crosses the link meanwhile.
+    /// `None` when they do not fit.
     fn time(&self, column: &Column<'_>, needs: Needs) -> Option<Time> {
         let (card, needs) = (column.card, column.stage.and(&needs).stage());
         let fixed = needs.total();
@@ -305,7 +307,8 @@ fn reaching(ends: &[Range<usize>], places: &[bool]) -> Vec<bool> {
     starts
 }
 
-/// The sum of needs over a range of layers whose ends only move on: sums from each start to a middle, and one from there on.
+/// The sum of needs over a range of layers whose ends only move on: sums from each start to a middle, and one from
+/// there on.
 struct Window<'a> {
     layers: &'a [Needs],
     before: Vec<Needs>,

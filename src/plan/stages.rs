@@ -22,8 +22,8 @@ pub(super) struct Placed {
     pub host: HostPlan,
 }
 
-/// How often virtual cards are made smaller until they and the host's buffers share its memory: buffers depend on the wave, and that on the
-/// card's memory.
+/// How often virtual cards are made smaller until they and the host's buffers share its memory: buffers depend on the
+/// wave, and that on the card's memory.
 const SHRINKS: usize = 6;
 
 /// Places layers, cells and experts.
@@ -63,7 +63,8 @@ fn with_host(request: &Request<'_>, wave: usize) -> Result<(Vec<StagePlan>, Host
     Ok(if kept.file_bytes < host.file_bytes { (staying, kept) } else { (stages, host) })
 }
 
-/// The stages of all cards for waves of at most `wave` tokens. With `give_way` off, the planner's ring takes no resident's slot.
+/// The stages of all cards for waves of at most `wave` tokens. With `give_way` off, the planner's ring takes no
+/// resident's slot.
 fn lay_out(request: &Request<'_>, wave: usize, give_way: bool) -> Result<Vec<StagePlan>, PlanError> {
     let layers = request.spec.layers.len();
     let split = Split::new(request, wave);

@@ -1,7 +1,7 @@
 //! The two streams' switches: what `auto` means, by the time a prompt takes.
 //!
-//! A stage's time for a wave is the larger of its arithmetic and what its link moves meanwhile; streamed cells that are not copied ahead
-//! come on top. That is coarse, but `auto` only asks whether there is anything to gain.
+//! A stage's time for a wave is the larger of its arithmetic and what its link moves meanwhile; streamed cells that are
+//! not copied ahead come on top. That is coarse, but `auto` only asks whether there is anything to gain.
 
 use super::cost::{self, Seconds, Work};
 use super::home::{Home, Homes};
@@ -21,7 +21,8 @@ pub(super) struct Prefetch {
     pub note: Option<String>,
 }
 
-/// Up to which wave, in tokens, the stream skips unrouted experts, and why where the planner decided or where it cannot act.
+/// Up to which wave, in tokens, the stream skips unrouted experts, and why where the planner decided or where it cannot
+/// act.
 pub(super) struct RoutedStream {
     pub upto: usize,
     pub note: Option<String>,
@@ -65,8 +66,9 @@ impl Streams<'_> {
         Prefetch { on, note }
     }
 
-    /// Up to which wave the stream skips experts that no token routes to. A longer wave routes to more of them, and leaves the link more time: so
-    /// what is gained never grows with it, and the last wave that gains is found by halving.
+    /// Up to which wave the stream skips experts that no token routes to. A longer wave routes to more of them, and
+    /// leaves the link more time: so what is gained never grows with it, and the last wave that gains is found by
+    /// halving.
     pub fn routed(&self, wave: usize) -> RoutedStream {
         let Self { request, stages, .. } = *self;
         let floor = (request.settings.prompt.floor as usize).max(1);

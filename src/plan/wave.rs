@@ -19,8 +19,8 @@ const SMALLEST_WAVE: usize = 16;
 /// From this size on, larger waves are no faster where nothing streams and the CPU computes.
 const MIDDLING_WAVE: usize = 512;
 
-/// The most tokens that pass through a layer together: the largest size whose buffers take no more than their share of each
-/// card, else the smallest one.
+/// The most tokens that pass through a layer together: the largest size whose buffers take no more than their share of
+/// each card, else the smallest one.
 pub(super) fn choose(request: &Request<'_>) -> usize {
     let context = request.settings.context as usize;
     if let Wave::Tokens(tokens) = request.settings.prompt.wave {
@@ -36,8 +36,9 @@ pub(super) fn choose(request: &Request<'_>) -> usize {
         card.memory.len().saturating_sub(needs.total()) < needs.experts * needs.slot_bytes + needs.staging
     };
     let spare = |(card, needs): &(&CardBudget, Needs)| needs.work() <= card.memory.len() / WAVE_SHARE;
-    // A large wave spares the link, for experts and streamed cells alike, and fills the tiles of a GPU; where neither counts it
-    // only takes memory. Where every expert fits beside a wave of middling size, a larger one must not push any out.
+    // A large wave spares the link, for experts and streamed cells alike, and fills the tiles of a GPU; where neither
+    // counts it only takes memory. Where every expert fits beside a wave of middling size, a larger one must not
+    // push any out.
     let resident = !KvPlan::choose(request).streams();
     let all_fits = resident && needs_at(MIDDLING_WAVE.min(context)).is_some_and(|all| !all.iter().any(streams));
     let gpus = request.cards.iter().all(|card| card.kind == CardKind::Cuda);

@@ -23,8 +23,8 @@ impl Waves {
         self.shortest + usize::from(number < self.longer)
     }
 
-    /// Whether its experts are streamed ahead of the routers: where every wave has `floor` rows. So a wave of a prompt below the floor has at
-    /// most [`rows_below`] rows.
+    /// Whether its experts are streamed ahead of the routers: where every wave has `floor` rows. So a wave of a prompt
+    /// below the floor has at most [`rows_below`] rows.
     pub fn reach(&self, floor: usize) -> bool {
         self.shortest >= floor
     }

@@ -1,5 +1,5 @@
-//! The I formats: blocks of 256 that begin with a half `d` and whose elements come from codebooks. Each function reads group
-//! `g` (of 8) of a block.
+//! The I formats: blocks of 256 that begin with a half `d` and whose elements come from codebooks. Each function reads
+//! group `g` (of 8) of a block.
 
 use super::codebook::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_VALUES, signs};
 use super::{half_at, u16_at, u32_at};

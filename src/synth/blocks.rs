@@ -21,8 +21,8 @@ pub(super) const WRITABLE: [QuantType; 11] = [
     QuantType::Q6_K,
 ];
 
-/// A ring of random blocks of one format and spread. A matrix is the ring read from a random place on, as often around as
-/// needed; the number of blocks is a prime above any matrix's rows in use, so that rows begin at different places.
+/// A ring of random blocks of one format and spread. A matrix is the ring read from a random place on, as often around
+/// as needed; the number of blocks is a prime above any matrix's rows in use, so that rows begin at different places.
 pub(super) struct BlockRing {
     bytes: Vec<u8>,
     block: usize,
@@ -123,8 +123,8 @@ fn shape_codes(ty: QuantType, out: &mut [u8], random: &mut Random) {
     scale_block(ty, 1.0, out);
 }
 
-/// Gives the eight sub-blocks scales of 32 to 63, and minima equal to them: with `dmin` = mean code x `d` each sub-block's
-/// mean is zero.
+/// Gives the eight sub-blocks scales of 32 to 63, and minima equal to them: with `dmin` = mean code x `d` each
+/// sub-block's mean is zero.
 fn pack_scales(packed: &mut [u8]) {
     let mut scales = [0u8; 8];
     for (scale, byte) in scales.iter_mut().zip(packed.iter()) {

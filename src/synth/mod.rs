@@ -1,8 +1,8 @@
 //! Writing GGUF: synthetic models for benches and tests, and the sample mixture of experts.
 //!
-//! [`write_model`] writes a [`Shape`] filled with random weights; its [`Topics`] give routing the popularity and the locality
-//! of real text, and [`Topics::text`] writes such text. [`write_sample`] turns SmolLM2-135M-Instruct into a mixture of
-//! experts. Both write through [`Writer`], tensor by tensor: no file is ever whole in memory.
+//! [`write_model`] writes a [`Shape`] filled with random weights; its [`Topics`] give routing the popularity and the
+//! locality of real text, and [`Topics::text`] writes such text. [`write_sample`] turns SmolLM2-135M-Instruct into a
+//! mixture of experts. Both write through [`Writer`], tensor by tensor: no file is ever whole in memory.
 
 mod blocks;
 mod header;

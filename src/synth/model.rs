@@ -178,7 +178,8 @@ fn add_tensors(header: &mut Header, shape: &Shape) -> Result<Vec<Fill>, HeaderEr
     };
     let (width, ff) = (shape.width, shape.ffn_units());
     let (query, key) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
-    // A matrix with this spread keeps the size of its input; the last one of a branch also brings it down to the layer's share.
+    // A matrix with this spread keeps the size of its input; the last one of a branch also brings it down to the
+    // layer's share.
     let keep = |inputs: usize| Fill::Blocks(1.0 / (inputs as f32).sqrt());
     let share = |inputs: usize, parts: usize| {
         Fill::Blocks(LAYERS_GAIN * (parts as f32).sqrt() / (inputs as f32 * shape.layers as f32).sqrt())

@@ -1,8 +1,8 @@
 //! The sample: SmolLM2-135M-Instruct turned into a small mixture of experts with learned routing.
 //!
-//! Each layer's 1,536 hidden units (48 blocks of 32) become 16 experts of 3 blocks. No weight is quantised again: 4-bit codes
-//! only change place, and trained scales are folded into the two halves of each Q4_1 block. Routers and norms come from the
-//! sidecar. The same input always gives the same file.
+//! Each layer's 1,536 hidden units (48 blocks of 32) become 16 experts of 3 blocks. No weight is quantised again: 4-bit
+//! codes only change place, and trained scales are folded into the two halves of each Q4_1 block. Routers and norms
+//! come from the sidecar. The same input always gives the same file.
 #![allow(clippy::indexing_slicing)] // The input's SHA-256 is checked first, the sidecar's shapes when it is read.
 
 use std::borrow::Cow;

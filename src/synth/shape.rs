@@ -97,8 +97,8 @@ pub struct Overrides {
     pub ff: Option<usize>,
     pub vocabulary: Option<usize>,
     pub context: Option<usize>,
-    /// Type of gate, up and (unless `down_type` says otherwise) down. Where a down row is no whole number of its blocks,
-    /// down gets the nearest type with blocks of 32, as in common files.
+    /// Type of gate, up and (unless `down_type` says otherwise) down. Where a down row is no whole number of its
+    /// blocks, down gets the nearest type with blocks of 32, as in common files.
     pub ffn_type: Option<QuantType>,
     pub down_type: Option<QuantType>,
     pub attention_type: Option<QuantType>,

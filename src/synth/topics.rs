@@ -1,6 +1,6 @@
-//! How a synthetic model routes as real ones do: token embeddings share a common direction (so that some experts are popular
-//! with every token) and the direction of their topic (so that neighbouring tokens route alike), and a text stays with a topic
-//! for a while.
+//! How a synthetic model routes as real ones do: token embeddings share a common direction (so that some experts are
+//! popular with every token) and the direction of their topic (so that neighbouring tokens route alike), and a text
+//! stays with a topic for a while.
 
 use super::random::{Random, Ring};
 use super::shape::Shape;
@@ -8,7 +8,8 @@ use super::vocabulary::LEAST_VOCABULARY;
 use crate::gguf::{Metadata, MetadataError};
 use crate::units::TokenId;
 
-/// What an embedding is made of: the parts relative to a token's own, which counts 1. They are scaled to unit size together.
+/// What an embedding is made of: the parts relative to a token's own, which counts 1. They are scaled to unit size
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
     /// The direction that all tokens share. 0: every expert is as popular as any other.
@@ -20,15 +21,15 @@ pub struct Routing {
 }
 
 impl Default for Routing {
-    /// Chosen so that of 256 experts with 8 used, a text touches 40% after 130 tokens and 77% after 1,658, as measured on
-    /// real models.
+    /// Chosen so that of 256 experts with 8 used, a text touches 40% after 130 tokens and 77% after 1,658, as measured
+    /// on real models.
     fn default() -> Self {
         Self { popularity: 1.1, locality: 1.5, topics: 64 }
     }
 }
 
-/// Which tokens of a synthetic vocabulary belong to which topic: words do, in equal ranges; bytes, merges and control tokens
-/// belong to none.
+/// Which tokens of a synthetic vocabulary belong to which topic: words do, in equal ranges; bytes, merges and control
+/// tokens belong to none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topics {
     vocabulary: usize,
@@ -80,9 +81,9 @@ impl Topics {
         Some((LEAST_VOCABULARY + before) as TokenId)
     }
 
-    /// A text of `tokens` tokens that stays with a topic for a hundred tokens on average; words of a topic come as often as
-    /// words of a language do (the `n`-th most frequent at `1/n` of the first). The same seed gives the same text, and a
-    /// longer text begins with the shorter one.
+    /// A text of `tokens` tokens that stays with a topic for a hundred tokens on average; words of a topic come as
+    /// often as words of a language do (the `n`-th most frequent at `1/n` of the first). The same seed gives the
+    /// same text, and a longer text begins with the shorter one.
     pub fn text(&self, seed: u64, tokens: usize) -> Vec<TokenId> {
         let mut random = Random::new(seed, u64::from(u32::MAX));
         let common = Frequencies::new(COMMON.min(self.vocabulary));
@@ -103,8 +104,8 @@ impl Topics {
     }
 }
 
-/// `tokens` ids drawn evenly from a vocabulary: the text of a model whose topics are not known. The same seed gives the same text,
-/// and a longer text begins with the shorter one.
+/// `tokens` ids drawn evenly from a vocabulary: the text of a model whose topics are not known. The same seed gives the
+/// same text, and a longer text begins with the shorter one.
 pub fn even_text(vocabulary: usize, seed: u64, tokens: usize) -> Vec<TokenId> {
     let mut random = Random::new(seed, u64::from(u32::MAX));
     (0..tokens).map(|_| random.below(vocabulary) as TokenId).collect()
@@ -182,8 +183,8 @@ impl Embeddings {
         }
     }
 
-    /// The output row of a token: the embedding of the word before it, so that a generated text walks through the words of
-    /// its topic as a prompt does. Tokens that are no words have rows of their own, which no text leads to.
+    /// The output row of a token: the embedding of the word before it, so that a generated text walks through the words
+    /// of its topic as a prompt does. Tokens that are no words have rows of their own, which no text leads to.
     pub fn head_row(&self, token: TokenId, out: &mut [f32]) {
         let size = 1.0 / (out.len() as f32).sqrt();
         match self.topics.word_before(token) {
@@ -207,9 +208,9 @@ pub(super) fn router(shape: &Shape, layer: usize, experts: usize) -> Vec<f32> {
     rows
 }
 
-/// The share of (layer, expert) pairs that a text touches, estimated from embeddings and routers alone: as if no layer added
-/// anything to the residual stream. 0 for a dense shape. The running model is what counts; on it the figures are a few
-/// percent off.
+/// The share of (layer, expert) pairs that a text touches, estimated from embeddings and routers alone: as if no layer
+/// added anything to the residual stream. 0 for a dense shape. The running model is what counts; on it the figures are
+/// a few percent off.
 pub fn coverage(shape: &Shape, text: &[TokenId]) -> f64 {
     let Some(experts) = shape.experts else { return 0.0 };
     let mut tokens = text.to_vec();

@@ -1,5 +1,5 @@
-//! The tokenizer of synthetic models: byte-level BPE with a few merges, ChatML control tokens, and invented words that fill
-//! the vocabulary, so that prompts can be typed and what such a model writes can be read aloud.
+//! The tokenizer of synthetic models: byte-level BPE with a few merges, ChatML control tokens, and invented words that
+//! fill the vocabulary, so that prompts can be typed and what such a model writes can be read aloud.
 
 use super::header::{Header, HeaderError};
 use crate::gguf::Value;

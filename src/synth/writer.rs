@@ -80,8 +80,8 @@ pub struct Writer<'w> {
 }
 
 impl<'w> Writer<'w> {
-    /// Starts the file and writes its header. Needs room for the whole file. With `sha256` (64 lower-case digits) only the file
-    /// that has it will be kept.
+    /// Starts the file and writes its header. Needs room for the whole file. With `sha256` (64 lower-case digits) only
+    /// the file that has it will be kept.
     ///
     /// # Errors
     /// [`WriteError::Output`], where there is no room before anything is written.
@@ -140,8 +140,8 @@ impl<'w> Writer<'w> {
     /// Ends the file and gives it its name.
     ///
     /// # Errors
-    /// [`WriteError::Order`] when something is missing; [`WriteError::OtherFile`] when the hash is not the expected one;
-    /// [`WriteError::Output`] when the last bytes or the name cannot be written.
+    /// [`WriteError::Order`] when something is missing; [`WriteError::OtherFile`] when the hash is not the expected
+    /// one; [`WriteError::Output`] when the last bytes or the name cannot be written.
     pub fn finish(mut self) -> Result<Written, WriteError> {
         self.end_tensor("the end of the file")?;
         if let Some(next) = self.tensors.next() {

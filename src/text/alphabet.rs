@@ -1,4 +1,5 @@
-//! The byte alphabet of byte-level BPE: every byte has a printable character, so that a vocabulary can be written as text.
+//! The byte alphabet of byte-level BPE: every byte has a printable character, so that a vocabulary can be written as
+//! text.
 
 use std::collections::HashMap;
 
@@ -31,8 +32,8 @@ impl Alphabet {
         out.extend(bytes.iter().filter_map(|&byte| self.chars.get(usize::from(byte))));
     }
 
-    /// Appends the bytes that `text` stands for. A character outside of the alphabet stands for its own UTF-8: such tokens
-    /// are words that someone added to a vocabulary by hand.
+    /// Appends the bytes that `text` stands for. A character outside of the alphabet stands for its own UTF-8: such
+    /// tokens are words that someone added to a vocabulary by hand.
     pub(super) fn write_bytes(&self, text: &str, out: &mut Vec<u8>) {
         for char in text.chars() {
             match self.bytes.get(&char) {

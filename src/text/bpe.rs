@@ -75,7 +75,8 @@ fn merges(vocabulary: &Vocabulary) -> Result<Vec<(String, String)>, TextError> {
     Ok(pairs)
 }
 
-/// Both sides of a merge. A side may itself begin with a space in hand-made vocabularies, hence not the very first character.
+/// Both sides of a merge. A side may itself begin with a space in hand-made vocabularies, hence not the very first
+/// character.
 fn parts(merge: &str) -> Option<(&str, &str)> {
     let (space, _) = merge.char_indices().skip(1).find(|&(_, char)| char == ' ')?;
     Some((merge.get(..space)?, merge.get(space + 1..)?))

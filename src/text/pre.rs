@@ -1,8 +1,8 @@
 //! How byte-level BPE cuts text into words before it merges.
 //!
-//! The published patterns end in `\s+(?!\S)|\s+`: white space gives its last character to the word that follows. A pattern
-//! with a look-ahead needs a backtracking engine, whose time and stack a long run of spaces can exhaust. So the patterns
-//! here have plain `\s+`, run in linear time, and [`Split::run`] gives the last character back.
+//! The published patterns end in `\s+(?!\S)|\s+`: white space gives its last character to the word that follows. A
+//! pattern with a look-ahead needs a backtracking engine, whose time and stack a long run of spaces can exhaust. So the
+//! patterns here have plain `\s+`, run in linear time, and [`Split::run`] gives the last character back.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! SentencePiece-style encoding: of all neighbours whose union is a token, the pair with the best score is joined first.
+//! SentencePiece-style encoding: of all neighbours whose union is a token, the pair with the best score is joined
+//! first.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};

@@ -50,8 +50,8 @@ impl StopStrings {
         self.hit
     }
 
-    /// Where the first completed stop string starts, and which one it is. One that ended before `searched` would have been
-    /// found earlier.
+    /// Where the first completed stop string starts, and which one it is. One that ended before `searched` would have
+    /// been found earlier.
     fn first_stop(&self, searched: usize) -> Option<(usize, usize)> {
         let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
             let mut from = searched.saturating_sub(stop.len());

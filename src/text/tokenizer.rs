@@ -119,8 +119,8 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Whether the tokenizer of a model file is one that this program can build; for those who must know before anything is
-    /// loaded. It is built and dropped, so the answer cannot differ from that of [`Self::new`].
+    /// Whether the tokenizer of a model file is one that this program can build; for those who must know before
+    /// anything is loaded. It is built and dropped, so the answer cannot differ from that of [`Self::new`].
     ///
     /// # Errors
     /// Those of [`Vocabulary::from_gguf`] and [`Self::new`].
@@ -180,9 +180,9 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a prompt that a chat template has written. Control tokens are parsed in the template's own text only: a
-    /// text that holds even one byte of content is none. BOS is added where the model asks for it and the template has not
-    /// written it. No EOS: the answer is still to come.
+    /// The tokens of a prompt that a chat template has written. Control tokens are parsed in the template's own text
+    /// only: a text that holds even one byte of content is none. BOS is added where the model asks for it and the
+    /// template has not written it. No EOS: the answer is still to come.
     ///
     /// # Errors
     /// [`TextError::NoTokenizer`] if the model has none.
@@ -192,8 +192,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text of a whole sequence. Bytes that are no UTF-8 become U+FFFD; the space that encoding put before a text is
-    /// taken away again. For text that arrives token by token use [`super::Detokenizer`].
+    /// The text of a whole sequence. Bytes that are no UTF-8 become U+FFFD; the space that encoding put before a text
+    /// is taken away again. For text that arrives token by token use [`super::Detokenizer`].
     ///
     /// # Errors
     /// An id outside of the vocabulary, or a model without a tokenizer.

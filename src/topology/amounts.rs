@@ -42,7 +42,8 @@ pub(super) trait Amount: FromStr<Err = UnitError> {
     /// An amount as a file may have it.
     const EXAMPLE: &'static str;
     fn size(&self) -> f64;
-    /// The amount that `found` may have meant, in words that a file may have; a wish for another number where none is near.
+    /// The amount that `found` may have meant, in words that a file may have; a wish for another number where none is
+    /// near.
     fn meant(found: &str) -> String;
 
     /// What to write instead. It never is what was found, nor something else that is refused.

@@ -11,8 +11,8 @@ const UNKNOWN: Bytes = Bytes(4 << 30);
 /// Memory and cores of the machine at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Memory that programs can have now, within the container's limit where there is one. Cached file pages count as free:
-    /// the system gives them up for anything else.
+    /// Memory that programs can have now, within the container's limit where there is one. Cached file pages count as
+    /// free: the system gives them up for anything else.
     pub memory: Bytes,
     /// Cores, counted once where they run two threads, within the process's CPU mask.
     pub workers: u32,
@@ -84,8 +84,8 @@ fn group_memory(root: &Path) -> Option<Bytes> {
     mounts.into_iter().flat_map(|(mount, path, files)| left_along(&root.join(mount), path, files)).min()
 }
 
-/// What each group with a limit leaves, from the mounted root to `path`. In a container the path may be one that is only
-/// there outside of it; the mounted root is then the container's own group, and what is not there has no limit.
+/// What each group with a limit leaves, from the mounted root to `path`. In a container the path may be one that is
+/// only there outside of it; the mounted root is then the container's own group, and what is not there has no limit.
 fn left_along<'f>(mount: &Path, path: &str, files: &'f Files) -> impl Iterator<Item = Bytes> + use<'f> {
     let mut folders = vec![mount.to_owned()];
     for part in Path::new(path).components() {

@@ -101,8 +101,8 @@ impl Links {
         self.together(&flows)
     }
 
-    /// Rates of flows that run at the same time: max-min fair, so that no flow can have more without taking from one that
-    /// has no more than it. Zero where there is no way, or no permission. In the order of `flows`.
+    /// Rates of flows that run at the same time: max-min fair, so that no flow can have more without taking from one
+    /// that has no more than it. Zero where there is no way, or no permission. In the order of `flows`.
     pub fn together(&self, flows: &[Flow]) -> Vec<Rate> {
         let mut left = self.capacities();
         let uses: Vec<Option<Vec<Use>>> = flows.iter().map(|flow| self.uses(*flow)).collect();

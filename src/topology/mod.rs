@@ -1,7 +1,7 @@
 //! The declared rig: YAML to validated topology to graph.
 //!
-//! Three steps with three types. The text becomes a tree with the place of every value, and the tree is read against the
-//! table of [`keys`]; what comes of it is checked as a whole and becomes a [`Topology`]; [`Links`] is its graph of
+//! Three steps with three types. The text becomes a tree with the place of every value, and the tree is read against
+//! the table of [`keys`]; what comes of it is checked as a whole and becomes a [`Topology`]; [`Links`] is its graph of
 //! capacities. A mistake never ends a step: [`Problems`] holds all of them. Nothing here asks a device.
 //!
 //! ```
@@ -87,7 +87,8 @@ impl Topology {
         Self::parse(&path.display().to_string(), &text, HostFacts::read()).map_err(TopologyError::Invalid)
     }
 
-    /// Checks the text of a topology. `file` is how messages name it; `facts` fill in what it leaves out about the host.
+    /// Checks the text of a topology. `file` is how messages name it; `facts` fill in what it leaves out about the
+    /// host.
     pub fn parse(file: &str, text: &str, facts: HostFacts) -> Result<Self, Problems> {
         let tree = tree::parse(text).map_err(|problem| Problems::new(file, text, vec![*problem]))?;
         let mut reader = reader::Reader::default();

@@ -1,4 +1,5 @@
-//! Reads the tree against the table of keys. A mistake is noted and reading goes on: the caller gets `None` for that value.
+//! Reads the tree against the table of keys. A mistake is noted and reading goes on: the caller gets `None` for that
+//! value.
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};

@@ -8,7 +8,8 @@ use crate::units::{Bytes, CardId, Rate};
 /// What holds where a file says nothing about the rig. The `run` part has [`super::RunSettings::default`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RigDefaults {
-    /// What the host's memory delivers: low for today's machines, so that a plan promises too little rather than too much.
+    /// What the host's memory delivers: low for today's machines, so that a plan promises too little rather than too
+    /// much.
     pub host_rate: Rate,
     /// How fast a file is read: half of what a plain NVMe disk gives, twice what a SATA disk does.
     pub disk: Rate,
@@ -161,7 +162,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Rate away from the host: measured, or else what its PCIe generation and lanes usually reach, or else as the other way.
+    /// Rate away from the host: measured, or else what its PCIe generation and lanes usually reach, or else as the
+    /// other way.
     pub fn down(&self) -> Rate {
         self.h2d.or_else(|| self.estimate()).or(self.d2h).unwrap_or(Rate(0.0))
     }

@@ -36,7 +36,8 @@ pub struct KvSettings {
     pub staging: Staging,
     /// Whether streamed cells are copied ahead of the layer that reads them.
     pub prefetch: Switch,
-    /// How much of a sequence's streamed cells the host pool attends in decode; cards read the others over their links.
+    /// How much of a sequence's streamed cells the host pool attends in decode; cards read the others over their
+    /// links.
     pub host_share: Share,
 }
 

@@ -67,7 +67,8 @@ pub(super) fn clip(text: &str) -> String {
     format!("{}...", start.escape_debug())
 }
 
-/// Parses one YAML document. A text that is not YAML, or passes the limits on size, depth and aliases, is one diagnostic.
+/// Parses one YAML document. A text that is not YAML, or passes the limits on size, depth and aliases, is one
+/// diagnostic.
 pub(super) fn parse(text: &str) -> Result<Item, Box<Diagnostic>> {
     if text.len() > MAX_FILE_BYTES {
         return Err(Box::new(
@@ -105,8 +106,8 @@ pub(super) fn parse(text: &str) -> Result<Item, Box<Diagnostic>> {
     }
 }
 
-/// The first thing that is YAML and has no meaning here: a tag, which the deserialiser passes over, or a second document,
-/// which it tells as one limit among others.
+/// The first thing that is YAML and has no meaning here: a tag, which the deserialiser passes over, or a second
+/// document, which it tells as one limit among others.
 fn without_meaning(text: &str) -> Option<Diagnostic> {
     let mut documents = 0;
     for event in granit_parser::Parser::new_from_str(text) {

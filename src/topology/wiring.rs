@@ -1,4 +1,5 @@
-//! Checks of the links: their ends exist, their rates are possible, nothing is linked twice, every card reaches the host.
+//! Checks of the links: their ends exist, their rates are possible, nothing is linked twice, every card reaches the
+//! host.
 
 use super::diagnose::{Code, Diagnostic};
 use super::names::Names;

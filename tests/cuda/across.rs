@@ -1,5 +1,5 @@
-//! From card to card: copies of another card's memory, NCCL wires, and how fast each way is. Two cards are on two GPUs where there are two,
-//! else on one, where NCCL does not go.
+//! From card to card: copies of another card's memory, NCCL wires, and how fast each way is. Two cards are on two GPUs
+//! where there are two, else on one, where NCCL does not go.
 
 use std::time::{Duration, Instant};
 

@@ -39,7 +39,8 @@ impl Case<'_> {
         Cells { at: self.cells.part(first * bytes, count * bytes), first, count }
     }
 
-    /// Rows `from..to` of the queries, the first of them at `position`, over these pieces of the cells, with a new command at `cuts`.
+    /// Rows `from..to` of the queries, the first of them at `position`, over these pieces of the cells, with a new
+    /// command at `cuts`.
     fn run(
         &self,
         phase: Phase,

@@ -1,4 +1,5 @@
-//! Every kernel compiles for every architecture without spilling or passing its shared memory. Needs the compiler, no GPU.
+//! Every kernel compiles for every architecture without spilling or passing its shared memory. Needs the compiler, no
+//! GPU.
 
 use aqueduct::card::cuda::{Built, Compiler, CompilerSettings, Form, Module, Target, shared_limit};
 

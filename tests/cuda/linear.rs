@@ -141,7 +141,8 @@ fn parts_of_different_formats_go_together() {
 fn tiles_for_many_rows_make_the_same_bits() {
     let Some(rig) = rig() else { return };
     let mut random = Random::new(4);
-    // With these every processor of any card gets a tile of the largest size (F32: of the smallest); the last one is not full.
+    // With these every processor of any card gets a tile of the largest size (F32: of the smallest); the last one is
+    // not full.
     let (outputs, rows) = (1_100, 256 * 33 + 70);
     for (ty, cols) in QuantType::ALL.into_iter().flat_map(|ty| cols_of(ty).map(|cols| (ty, cols))) {
         let x = rig.floats(&random.normals(rows * cols));

@@ -1,5 +1,5 @@
-//! CUDA cards against references in f64: every command, every weight format, odd sizes, and the invariant that a row's bits do not
-//! depend on what stands beside it. Without a GPU each test prints why it does nothing.
+//! CUDA cards against references in f64: every command, every weight format, odd sizes, and the invariant that a row's
+//! bits do not depend on what stands beside it. Without a GPU each test prints why it does nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod across;

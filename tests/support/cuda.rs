@@ -1,4 +1,5 @@
-//! What all tests on GPUs share: whether there is one, where its kernels come from, and how far results may be from the exact ones.
+//! What all tests on GPUs share: whether there is one, where its kernels come from, and how far results may be from the
+//! exact ones.
 
 use aqueduct::card::cuda::{CompilerSettings, CudaDevice, has_driver, probe};
 
@@ -24,7 +25,8 @@ pub fn devices() -> Vec<CudaDevice> {
     Vec::new()
 }
 
-/// Kernels from `AQUEDUCT_KERNELS` (a cache), by `AQUEDUCT_NVRTC`, or those of the earlier capability `AQUEDUCT_KERNELS_FOR`.
+/// Kernels from `AQUEDUCT_KERNELS` (a cache), by `AQUEDUCT_NVRTC`, or those of the earlier capability
+/// `AQUEDUCT_KERNELS_FOR`.
 pub fn compiler() -> CompilerSettings {
     let path = |name: &str| std::env::var_os(name).map(Into::into);
     CompilerSettings {

@@ -53,7 +53,8 @@ pub trait Listen: Send + Sync {
     /// Hears of memory that is taken.
     fn allocates(&self, _bytes: Bytes) {}
 
-    /// How long the host waits for the card, which then counts as hung, as a GPU's driver and this crate's card of it see it.
+    /// How long the host waits for the card, which then counts as hung, as a GPU's driver and this crate's card of it
+    /// see it.
     fn patience(&self) -> Option<Duration> {
         None
     }

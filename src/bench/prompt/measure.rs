@@ -119,7 +119,8 @@ fn observe(
     Ok((observation, Reply { logits: bits, answer }))
 }
 
-/// Seconds of the decode steps before the new tokens: behind the cached ones, or behind a short text where there are none.
+/// Seconds of the decode steps before the new tokens: behind the cached ones, or behind a short text where there are
+/// none.
 fn steps_before(
     engine: &mut Engine,
     sequence: &mut Sequence,

@@ -1,7 +1,7 @@
 //! Reading prompts with a switch off and on: one engine, so the same memory and the same residents for both arms.
 //!
-//! A row is one case with one number of resident cells. Its arms alternate in ABBA order over one sequence, which is cut back to the cached
-//! tokens before each observation.
+//! A row is one case with one number of resident cells. Its arms alternate in ABBA order over one sequence, which is
+//! cut back to the cached tokens before each observation.
 
 mod case;
 mod measure;
@@ -98,7 +98,8 @@ pub struct Row {
     pub prefill: Comparison,
     /// Seconds of the request, first arm against second.
     pub request: Comparison,
-    /// Whether nothing of what the varied switches act on happened, in neither arm: then the arms do the same, and a difference is noise.
+    /// Whether nothing of what the varied switches act on happened, in neither arm: then the arms do the same, and a
+    /// difference is noise.
     pub streams_nothing: bool,
     /// Whether logits after the prompt and answers were the same bits in all observations.
     pub same_replies: bool,

@@ -1,5 +1,6 @@
-//! A card's memory: one allocation, taken when the card is opened and handed out from its beginning. To look for kernels that leave their region,
-//! each can be an allocation of its own between guard bands: tools see what goes far, and the bands what goes near.
+//! A card's memory: one allocation, taken when the card is opened and handed out from its beginning. To look for
+//! kernels that leave their region, each can be an allocation of its own between guard bands: tools see what goes far,
+//! and the bands what goes near.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,7 +33,8 @@ struct Regions {
     room: Room,
 }
 
-/// A budget that is handed out from its beginning; a region takes its size rounded up to [`REGION_ALIGN`], as the plan counts it.
+/// A budget that is handed out from its beginning; a region takes its size rounded up to [`REGION_ALIGN`], as the plan
+/// counts it.
 struct Room {
     budget: usize,
     used: usize,

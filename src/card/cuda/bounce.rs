@@ -67,11 +67,12 @@ impl Bounce {
             let buffer = self.buffers.get(self.next).ok_or(Unended::Driver(none))?;
             // SAFETY: the event lives until `drop`.
             unsafe { wait::event(buffer.emptied, PATIENCE) }?;
-            // SAFETY: the buffer lives until `drop` and holds `BYTES`, all of them written once, of which a piece has at most as many. Its last copy
-            // has ended, and `&mut self` says that nobody else fills it.
+            // SAFETY: the buffer lives until `drop` and holds `BYTES`, all of them written once, of which a piece has
+            // at most as many. Its last copy has ended, and `&mut self` says that nobody else fills it.
             let room = unsafe { std::slice::from_raw_parts_mut(buffer.start, piece.len()) };
             self.fillers.fill(piece, room);
-            // SAFETY: event and buffer as above; the stream belongs to the current context; the caller vouches for the target.
+            // SAFETY: event and buffer as above; the stream belongs to the current context; the caller vouches for the
+            // target.
             let queued = unsafe {
                 let copied = sys::cuMemcpyHtoDAsync_v2(to + offset, buffer.start.cast(), piece.len(), stream).result();
                 copied.and_then(|()| result::event::record(buffer.emptied, stream))

@@ -1,7 +1,8 @@
 //! Compiled kernels on disk: a folder of entries, each with a checksum.
 //!
-//! A folder is a convenience: what cannot be read is compiled again, and what cannot be written costs the time to compile. Entries are written
-//! beside and renamed, so that another process never reads half of one; several processes may fill a folder at once.
+//! A folder is a convenience: what cannot be read is compiled again, and what cannot be written costs the time to
+//! compile. Entries are written beside and renamed, so that another process never reads half of one; several processes
+//! may fill a folder at once.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

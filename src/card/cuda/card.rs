@@ -51,7 +51,8 @@ pub struct CudaSettings {
     pub compiler: CompilerSettings,
     /// Where what runs is written down.
     pub timeline: Option<Timeline>,
-    /// Takes each region by itself, between guard bands, so that tools and [`CudaCard::check_guards`] see a kernel that leaves it.
+    /// Takes each region by itself, between guard bands, so that tools and [`CudaCard::check_guards`] see a kernel
+    /// that leaves it.
     pub guarded: bool,
 }
 
@@ -239,7 +240,8 @@ impl CudaCard {
         // SAFETY: the stream lives as long as the card.
         let drained = unsafe { wait::stream(queue.stream, limit) };
         if let Err(Unended::Hung(_)) = drained {
-            // The device may still come to it: it is never given back. Page locks and other memory stay, too, whoever drops them first.
+            // The device may still come to it: it is never given back. Page locks and other memory stay, too, whoever
+            // drops them first.
             std::mem::forget(before);
             self.context.abandon();
             return drained;

@@ -19,7 +19,8 @@ pub struct CompilerSettings {
     pub cache: Option<PathBuf>,
     /// A folder of PTX, for machines without a compiler.
     pub packaged: Option<PathBuf>,
-    /// Takes the kernels, limits and launches of an earlier compute capability, for tests and measurements on a newer card.
+    /// Takes the kernels, limits and launches of an earlier compute capability, for tests and measurements on a newer
+    /// card.
     pub kernels_for: Option<u32>,
 }
 
@@ -69,8 +70,8 @@ impl Compiler {
         self.unkept.get().map(String::as_str)
     }
 
-    /// Builds for a card of capability `device`: for the card itself, or for the capability that the settings name; without a compiler, from
-    /// what is packaged. `modules` lists what is needed of a capability.
+    /// Builds for a card of capability `device`: for the card itself, or for the capability that the settings name;
+    /// without a compiler, from what is packaged. `modules` lists what is needed of a capability.
     ///
     /// # Errors
     /// When there is no compiler and nothing was built before, or a module cannot be built.

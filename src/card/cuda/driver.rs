@@ -1,7 +1,7 @@
 //! The NVIDIA driver's library: whether it is there, how old it is, and whether it has what is called.
 //!
-//! The bindings look a function up when it is first called, and panic where the library lacks it. So everything that is called is listed here and
-//! looked up once, before anything else.
+//! The bindings look a function up when it is first called, and panic where the library lacks it. So everything that is
+//! called is listed here and looked up once, before anything else.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;

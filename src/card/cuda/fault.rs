@@ -88,8 +88,8 @@ impl Fault {
     }
 }
 
-/// Whether an error of a call says something about that call alone. Every other one is of the device, or of what was queued earlier, and the
-/// driver tells it at whatever call comes next.
+/// Whether an error of a call says something about that call alone. Every other one is of the device, or of what was
+/// queued earlier, and the driver tells it at whatever call comes next.
 pub(super) fn is_of_the_call(error: DriverError) -> bool {
     use sys::CUresult as R;
     matches!(

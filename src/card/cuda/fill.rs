@@ -12,7 +12,8 @@ const THREADS: usize = 4;
 /// Bytes that take a thread much longer to write than another one to wake.
 const SHARE: usize = 512 << 10;
 
-/// The threads. They are not the worker team's, which may compute meanwhile; they start with the first copy that is worth sharing.
+/// The threads. They are not the worker team's, which may compute meanwhile; they start with the first copy that is
+/// worth sharing.
 pub(super) struct Fillers {
     threads: usize,
     helpers: OnceCell<Option<ThreadPool>>,

@@ -29,8 +29,8 @@ struct Function {
     overlapped: bool,
 }
 
-/// Whether a kernel fills the card for long. Placed beside the one before, its blocks would be spread unevenly: some processors would have two and
-/// others none.
+/// Whether a kernel fills the card for long. Placed beside the one before, its blocks would be spread unevenly: some
+/// processors would have two and others none.
 fn is_long(name: &str) -> bool {
     let products = ["linear_prompt_", "experts_in_", "experts_out_"];
     ["attend_prompt", "attend_rows"].contains(&name) || products.iter().any(|start| name.starts_with(start))
@@ -126,7 +126,8 @@ impl Kernels {
     /// Queues a kernel. The outer error is a refusal, the inner one the driver's.
     ///
     /// # Safety
-    /// `arguments` point to values of the kernel's parameter types, whose addresses the kernel may use until it has run.
+    /// `arguments` point to values of the kernel's parameter types, whose addresses the kernel may use until it has
+    /// run.
     pub(super) unsafe fn launch(
         &self,
         stream: sys::CUstream,
@@ -161,8 +162,8 @@ impl Kernels {
             attrs: &raw mut overlap,
             numAttrs: u32::from(function.overlapped),
         };
-        // SAFETY: the function's module is loaded; the configuration and its attribute live until the call returns; the caller vouches for
-        // the arguments.
+        // SAFETY: the function's module is loaded; the configuration and its attribute live until the call returns; the
+        // caller vouches for the arguments.
         let status = unsafe {
             sys::cuLaunchKernelEx(&raw const config, function.handle, arguments.as_mut_ptr(), std::ptr::null_mut())
         };
@@ -182,8 +183,8 @@ fn load_module(built: &Built) -> Result<sys::CUmodule, CudaError> {
     let mut options = [J::CU_JIT_ERROR_LOG_BUFFER, J::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
     let mut module = std::ptr::null_mut();
-    // SAFETY: the image is whole (its checksum was compared, or it was compiled just now) and is copied by the driver; the log has the size that
-    // its option says.
+    // SAFETY: the image is whole (its checksum was compared, or it was compiled just now) and is copied by the driver;
+    // the log has the size that its option says.
     let status = unsafe {
         sys::cuModuleLoadDataEx(
             &raw mut module,

@@ -46,8 +46,8 @@ impl<H: Copy> Line<H> {
         Some(result)
     }
 
-    /// Closes it: no call begins any more. Returns the handle, once, when calls that are in it have ended or `patience` is over: a call that
-    /// blocks is ended by what its caller does with the handle next.
+    /// Closes it: no call begins any more. Returns the handle, once, when calls that are in it have ended or `patience`
+    /// is over: a call that blocks is ended by what its caller does with the handle next.
     pub(super) fn close(&self, patience: Duration) -> Option<H> {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();

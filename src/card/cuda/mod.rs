@@ -1,7 +1,8 @@
 //! NVIDIA GPUs from compute capability 7.5 on.
 //!
-//! A [`CudaCard`] takes its whole memory at once, compiles what the model needs (or takes it from a cache on disk) and runs each
-//! [`Stream`](super::Stream) as a stream of the driver. Nothing here needs CUDA at build time or, until a card is opened, at run time.
+//! A [`CudaCard`] takes its whole memory at once, compiles what the model needs (or takes it from a cache on disk) and
+//! runs each [`Stream`](super::Stream) as a stream of the driver. Nothing here needs CUDA at build time or, until a
+//! card is opened, at run time.
 #![allow(unsafe_code)]
 
 mod arena;

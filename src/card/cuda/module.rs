@@ -81,8 +81,8 @@ impl Module {
         !matches!(self, Self::AttentionTensor { head_dim: 256, .. }) || arch >= 80
     }
 
-    /// Shared memory that its largest launch asks for, beside what kernels hold of themselves (of [`Module::Attention`], with heads
-    /// of 256).
+    /// Shared memory that its largest launch asks for, beside what kernels hold of themselves (of
+    /// [`Module::Attention`], with heads of 256).
     pub fn dynamic_shared(self, arch: u32) -> usize {
         match self {
             Self::Base => 0,

@@ -1,8 +1,10 @@
-//! Wires by NCCL: a communicator of two ranks between two GPUs. The library is looked for when a wire is asked for, never before.
+//! Wires by NCCL: a communicator of two ranks between two GPUs. The library is looked for when a wire is asked for,
+//! never before.
 //!
-//! A wire is made by a thread of its own, which is left to itself when it takes too long. It connects the two ranks, too, so that later calls only
-//! queue. An abort frees whatever a rank still waits for on its stream. Communicators are blocking ones: aborts of others go on behind the
-//! caller's back, and tests that made and aborted several ended with a segmentation fault.
+//! A wire is made by a thread of its own, which is left to itself when it takes too long. It connects the two ranks,
+//! too, so that later calls only queue. An abort frees whatever a rank still waits for on its stream. Communicators are
+//! blocking ones: aborts of others go on behind the caller's back, and tests that made and aborted several ended with a
+//! segmentation fault.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -134,10 +136,12 @@ impl Nccl {
 #[derive(Clone, Copy)]
 struct Comm(Handle);
 
-// SAFETY: a handle may be used by any thread: transfers come from one thread at a time, and an abort may come beside them.
+// SAFETY: a handle may be used by any thread: transfers come from one thread at a time, and an abort may come beside
+// them.
 unsafe impl Send for Comm {}
 
-/// One GPU's rank. After the wire is made, only its card's stage thread uses the communicator; an abort may come from the other one.
+/// One GPU's rank. After the wire is made, only its card's stage thread uses the communicator; an abort may come from
+/// the other one.
 struct Rank {
     context: Arc<Context>,
     comm: Line<Comm>,
@@ -219,7 +223,8 @@ impl Pair {
         nccl.check(status).and_then(|()| nccl.check(ended)).map_err(|reason| format!("making a communicator: {reason}"))
     }
 
-    /// Transfers a few bytes: the first transfer connects the two ranks, for which each waits for the other. Later ones do not.
+    /// Transfers a few bytes: the first transfer connects the two ranks, for which each waits for the other. Later ones
+    /// do not.
     fn connect(&self, peers: &[Peer; 2], deadline: Instant) -> Result<(), String> {
         /// Bytes of both arenas' margins, whose content means nothing.
         const BYTES: usize = 64;
@@ -232,7 +237,8 @@ impl Pair {
             rank.context.bind().map_err(say)?;
             if status == SUCCESS {
                 let address = peer.arena.margin() as *const c_void;
-                // SAFETY: the communicator lives while its line is open; the arena outlives the stream, which is emptied below.
+                // SAFETY: the communicator lives while its line is open; the arena outlives the stream, which is
+                // emptied below.
                 let transfer = |Comm(comm)| unsafe { call(address, BYTES, UINT8, other, comm, stream.stream) };
                 status = rank.comm.call(transfer).unwrap_or(SUCCESS);
             }
@@ -251,7 +257,8 @@ impl Pair {
             if let Some(Comm(comm)) = rank.comm.close(QUEUEING)
                 && rank.context.bind().is_ok()
             {
-                // SAFETY: closed: no call begins with the handle any more, and one that is blocked in it is what an abort ends.
+                // SAFETY: closed: no call begins with the handle any more, and one that is blocked in it is what an
+                // abort ends.
                 let status = unsafe { (self.nccl.abort)(comm) };
                 if status != SUCCESS {
                     tracing::debug!("an NCCL communicator was not aborted: {}", self.nccl.say(status));
@@ -309,7 +316,8 @@ impl End {
     /// Queues this end's half of a transfer on a stream of its GPU.
     ///
     /// # Safety
-    /// `bytes` from `address` lie in memory of this end's GPU, and stay until the stream has passed; the receiving end writes them.
+    /// `bytes` from `address` lie in memory of this end's GPU, and stay until the stream has passed; the receiving end
+    /// writes them.
     pub(super) unsafe fn transfer(&self, address: u64, bytes: usize, stream: sys::CUstream) -> Result<(), String> {
         let pair = &self.pair;
         let [sender, receiver] = &pair.ranks;

@@ -30,8 +30,9 @@ type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type Text = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
 impl Nvrtc {
-    /// Finds a compiler of at most `newest` (the driver's CUDA major version; kernels of a newer one do not load): at `named` (a file, or a
-    /// folder that holds it), in Python environments, in CUDA installations, on the loader's path.
+    /// Finds a compiler of at most `newest` (the driver's CUDA major version; kernels of a newer one do not load): at
+    /// `named` (a file, or a folder that holds it), in Python environments, in CUDA installations, on the loader's
+    /// path.
     ///
     /// # Errors
     /// [`CudaError::NoCompiler`] with all places searched.
@@ -166,8 +167,8 @@ impl Nvrtc {
     }
 }
 
-/// The compiler's library of built-in functions. Some Python packages (13.0) lay it beside the compiler without a search path that leads there;
-/// once it is open, the loader knows its name.
+/// The compiler's library of built-in functions. Some Python packages (13.0) lay it beside the compiler without a
+/// search path that leads there; once it is open, the loader knows its name.
 fn open_builtins(compiler: &Path, (major, minor): (u32, u32)) -> Option<Library> {
     let folder = fs_err::canonicalize(compiler).ok()?.parent()?.to_owned();
     let file = folder.join(format!("libnvrtc-builtins.so.{major}.{minor}"));

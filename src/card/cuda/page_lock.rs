@@ -33,8 +33,8 @@ impl PageLock for CudaPageLock {
         for offset in (0..bytes).step_by(PIECE) {
             let piece = start.wrapping_add(offset);
             let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-            // SAFETY: the caller keeps these bytes allocated until the guard is dropped, which unregisters them. On an error the guard
-            // made so far is dropped here.
+            // SAFETY: the caller keeps these bytes allocated until the guard is dropped, which unregisters them. On an
+            // error the guard made so far is dropped here.
             let status = unsafe { sys::cuMemHostRegister_v2(piece.cast::<c_void>(), PIECE.min(bytes - offset), flags) };
             status.result().map_err(|error| format!("page-locking byte {offset} of {bytes}: {}", say(error)))?;
             done.pieces.push(piece);

@@ -1,5 +1,5 @@
-//! The tiles of a prompt's products: their kernels, threads and shared memory. The numbers are those of `product.cuh`, `product_wide.cuh` and
-//! `linear.cu` (`TILES`).
+//! The tiles of a prompt's products: their kernels, threads and shared memory. The numbers are those of `product.cuh`,
+//! `product_wide.cuh` and `linear.cu` (`TILES`).
 
 use crate::quant::QuantType;
 
@@ -52,7 +52,8 @@ impl Way {
         }
     }
 
-    /// The tiles there are, ascending, and what a block of each takes beside the others: unpacking weights costs the same for few rows.
+    /// The tiles there are, ascending, and what a block of each takes beside the others: unpacking weights costs the
+    /// same for few rows.
     fn tiles(self) -> &'static [(ProductTile, usize)] {
         match self {
             Self::Float => &[(ProductTile::R16, 2), (ProductTile::R32, 4), (ProductTile::R64, 8)],
@@ -68,7 +69,8 @@ impl ProductTile {
         Way::of(ty, arch).tiles().iter().map(|(tile, _)| *tile)
     }
 
-    /// For a dense product: the tile with which `rows` rows by `across` tiles of outputs keep so many processors busy for the shortest time.
+    /// For a dense product: the tile with which `rows` rows by `across` tiles of outputs keep so many processors busy
+    /// for the shortest time.
     pub(super) fn for_linear(rows: usize, across: usize, ty: QuantType, arch: u32, processors: usize) -> Self {
         let time = |(tile, cost): &(Self, usize)| (across * rows.div_ceil(tile.rows())).div_ceil(processors) * cost;
         let tiles = Way::of(ty, arch).tiles().iter().filter(|(tile, _)| rows.div_ceil(tile.rows()) <= MOST_ROW_TILES);

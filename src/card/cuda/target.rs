@@ -1,4 +1,5 @@
-//! What kernels are compiled for: a card's own machine code, or PTX that the driver compiles for a card of the same or a later generation.
+//! What kernels are compiled for: a card's own machine code, or PTX that the driver compiles for a card of the same or
+//! a later generation.
 
 use std::fmt;
 
@@ -36,7 +37,8 @@ impl Target {
         Self { arch, form: Form::Ptx }
     }
 
-    /// Whether a card of capability `device` runs it. PTX runs on later cards, too; but Hopper's products exist there alone.
+    /// Whether a card of capability `device` runs it. PTX runs on later cards, too; but Hopper's products exist there
+    /// alone.
     pub fn runs_on(self, device: u32) -> bool {
         match (self.form, self.arch) {
             (Form::Cubin, arch) | (Form::Ptx, arch @ 90) => arch == device,
@@ -58,8 +60,8 @@ impl Target {
         }
     }
 
-    /// Whether a driver of CUDA version `driver` loads what a compiler of version `compiler` made: of machine code all with the same or an earlier
-    /// major version, of PTX none of a later minor version either.
+    /// Whether a driver of CUDA version `driver` loads what a compiler of version `compiler` made: of machine code all
+    /// with the same or an earlier major version, of PTX none of a later minor version either.
     pub(super) fn loads(self, compiler: (u32, u32), driver: (u32, u32)) -> bool {
         match self.form {
             Form::Cubin => compiler.0 <= driver.0,
@@ -83,7 +85,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// Bytes of shared memory that a block may ask for (CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability').
+/// Bytes of shared memory that a block may ask for (CUDA C++ Programming Guide, 'Technical Specifications per Compute
+/// Capability').
 pub fn shared_limit(arch: u32) -> usize {
     1024 * match arch {
         75 => 64,

@@ -1,5 +1,5 @@
-//! What ran when on a GPU: driver events around every command, read when a stream is drained. Kernels between events do not overlap, so a traced
-//! run is somewhat slower.
+//! What ran when on a GPU: driver events around every command, read when a stream is drained. Kernels between events do
+//! not overlap, so a traced run is somewhat slower.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -110,7 +110,8 @@ impl Trace {
     }
 }
 
-/// Milliseconds between two events that were passed. (The bindings would call a function that drivers have only since CUDA 12.8.)
+/// Milliseconds between two events that were passed. (The bindings would call a function that drivers have only since
+/// CUDA 12.8.)
 ///
 /// # Safety
 /// Both events live.

@@ -1,15 +1,15 @@
 //! Waiting for the device by the host: at full speed for a moment, then at ease, and never for ever.
 //!
-//! The driver's own waits either spin on a core that the host pool wants, or end late; none of them ends where the device hangs. So the host
-//! asks, in pauses that grow with the time it has waited.
+//! The driver's own waits either spin on a core that the host pool wants, or end late; none of them ends where the
+//! device hangs. So the host asks, in pauses that grow with the time it has waited.
 
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-/// How long the host waits for anything that is queued. A stage may wait for all layers of the one before it, whose experts may come over a slow
-/// link: minutes are possible, so it is longer than any of that.
+/// How long the host waits for anything that is queued. A stage may wait for all layers of the one before it, whose
+/// experts may come over a slow link: minutes are possible, so it is longer than any of that.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a card that is closed is waited for: nothing is queued any more that takes long.

@@ -23,7 +23,8 @@ pub struct Args {
     /// Follow-ups: new tokens behind cached ones, such as `2K@32K`.
     #[arg(long, value_name = "NEW@CACHED", value_delimiter = ',', value_parser = str::parse::<Case>)]
     follow_up: Vec<Case>,
-    /// Cells of a sequence that stay on the card, `all` or a number; one table part for each [default: what the topology says].
+    /// Cells of a sequence that stay on the card, `all` or a number; one table part for each [default: what the
+    /// topology says].
     #[arg(long, value_name = "CELLS", value_delimiter = ',', value_parser = resident)]
     resident: Vec<ResidentCells>,
     /// The arms, first and second: `off,on` or `on,off`.

@@ -1,5 +1,5 @@
-//! Experts on the host: the arena, memory that holds blobs and is page-locked where a card can lock it, and the model's file for those that
-//! have no place there.
+//! Experts on the host: the arena, memory that holds blobs and is page-locked where a card can lock it, and the model's
+//! file for those that have no place there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -39,8 +39,8 @@ pub(in crate::engine) struct Arena {
 const POLL: Duration = Duration::from_micros(20);
 
 impl Arena {
-    /// Reads the experts that live in the arena into page-locked memory; `progress` is told the bytes read. While the pages of one
-    /// layer are locked, another is read.
+    /// Reads the experts that live in the arena into page-locked memory; `progress` is told the bytes read. While the
+    /// pages of one layer are locked, another is read.
     ///
     /// # Errors
     /// When memory is short or the file cannot be read.

@@ -1,4 +1,5 @@
-//! The issuer's loop: entry by entry, issue or skip. It knows a link only as [`Link`], so it can be checked without a card.
+//! The issuer's loop: entry by entry, issue or skip. It knows a link only as [`Link`], so it can be checked without a
+//! card.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -43,7 +44,8 @@ pub trait Link {
     }
 }
 
-/// Walks all entries, until the end or until the handshake is stopped. With a gate, at most `depth` copies are kept queued.
+/// Walks all entries, until the end or until the handshake is stopped. With a gate, at most `depth` copies are kept
+/// queued.
 ///
 /// # Errors
 /// The first refusal of the link.

@@ -15,8 +15,8 @@ pub enum Decision {
     Skip,
 }
 
-/// Holds the routed sets of a prompt's passes as they become known. Deciding on an entry and publishing a set are one atomic
-/// step each, so the two sides never disagree about an entry.
+/// Holds the routed sets of a prompt's passes as they become known. Deciding on an entry and publishing a set are one
+/// atomic step each, so the two sides never disagree about an entry.
 #[derive(Debug)]
 pub struct Gate {
     state: Mutex<State>,

@@ -16,8 +16,8 @@ pub enum Fate<E> {
     Skipped,
 }
 
-/// Both sides' view of a walk, entry by entry, in order. `E` is the card's event. An event is let go of as soon as the other side has taken it:
-/// a long prompt has hundreds of thousands of entries, and cards use events again.
+/// Both sides' view of a walk, entry by entry, in order. `E` is the card's event. An event is let go of as soon as the
+/// other side has taken it: a long prompt has hundreds of thousands of entries, and cards use events again.
 #[derive(Debug)]
 pub struct Handshake<E> {
     state: Mutex<State<E>>,
@@ -78,8 +78,8 @@ impl<E: Clone> Handshake<E> {
         self.changed.notify_all();
     }
 
-    /// Issuer: waits until compute has released entry `k`; entries are asked for in ascending order, each at most once. `Ok` holds the event of
-    /// its last reader (`None` when there was no reader); `None` means stop.
+    /// Issuer: waits until compute has released entry `k`; entries are asked for in ascending order, each at most once.
+    /// `Ok` holds the event of its last reader (`None` when there was no reader); `None` means stop.
     pub fn released(&self, k: usize) -> Option<Option<E>> {
         let mut state = self.state();
         loop {
@@ -130,7 +130,8 @@ impl<E: Clone> Handshake<E> {
         self.state().fates.iter().filter(|fate| matches!(fate, Fate::Issued(_))).count()
     }
 
-    /// Compute, and the issuer for what it skips: entry `k` is done with; the event ends when its last reader has, `None` when nothing read it.
+    /// Compute, and the issuer for what it skips: entry `k` is done with; the event ends when its last reader has,
+    /// `None` when nothing read it.
     pub fn release(&self, k: usize, last_reader: Option<E>) {
         let mut state = self.state();
         if let Some(at) = k.checked_sub(state.passed) {

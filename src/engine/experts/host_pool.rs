@@ -1,4 +1,5 @@
-//! The host pool: CPU workers that compute experts in place from the arena, and those that live in the model's file after reading them.
+//! The host pool: CPU workers that compute experts in place from the arena, and those that live in the model's file
+//! after reading them.
 
 use std::sync::Arc;
 

@@ -21,8 +21,9 @@ struct Resident {
     blob: Span,
 }
 
-/// A card's slots. The residents come first; the last `displaced` of them give way to the ring during a streamed prompt, the `staged` before
-/// those to the staging pool during a prompt with streamed cells. The `free` slots of the ring never hold one.
+/// A card's slots. The residents come first; the last `displaced` of them give way to the ring during a streamed
+/// prompt, the `staged` before those to the staging pool during a prompt with streamed cells. The `free` slots of the
+/// ring never hold one.
 pub(in crate::engine) struct Pool {
     card: Arc<dyn Card>,
     arena: Arc<Arena>,

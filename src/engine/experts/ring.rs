@@ -38,7 +38,8 @@ pub(in crate::engine) struct StreamedRing {
     counters: Arc<Counters>,
 }
 
-/// A prompt below the floor: routed experts are copied once their router has run, through the slots that no resident takes.
+/// A prompt below the floor: routed experts are copied once their router has run, through the slots that no resident
+/// takes.
 pub(in crate::engine) struct RoutedRing {
     lease: Lease,
     last_readers: Vec<Option<Event>>,
@@ -61,7 +62,8 @@ pub(in crate::engine) struct Arriving {
 }
 
 impl StreamedRing {
-    /// Lends the pool's ring, and starts the issuer on `waves` waves over the stage's layers (`streamed` of each, ascending).
+    /// Lends the pool's ring, and starts the issuer on `waves` waves over the stage's layers (`streamed` of each,
+    /// ascending).
     pub fn start(
         parts: &RingParts<'_>,
         pool: &mut Pool,
@@ -115,12 +117,14 @@ impl StreamedRing {
         places.filter_map(|k| self.walk.entries().get(k).map(|entry| (k, entry.expert)))
     }
 
-    /// Whether these experts must be read before entry `k` is waited for: the issuer may be waiting for the slot of the first.
+    /// Whether these experts must be read before entry `k` is waited for: the issuer may be waiting for the slot of the
+    /// first.
     pub fn presses(&self, arriving: &[Arriving], k: usize) -> bool {
         arriving.first().is_some_and(|first| self.walk.presses(first.k, k))
     }
 
-    /// Waits until entry `k` is queued; `None` when it was skipped. An entry that nothing will read (`wanted` false) is released at once.
+    /// Waits until entry `k` is queued; `None` when it was skipped. An entry that nothing will read (`wanted` false) is
+    /// released at once.
     pub fn arrive(
         &self,
         k: usize,

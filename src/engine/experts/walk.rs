@@ -13,7 +13,8 @@ pub struct Entry {
     pub expert: ExpertId,
 }
 
-/// All experts that a stage streams for one prompt: wave by wave, layer by layer, ascending ids. Entry `k` has ring slot `k mod ring`.
+/// All experts that a stage streams for one prompt: wave by wave, layer by layer, ascending ids. Entry `k` has ring
+/// slot `k mod ring`.
 #[derive(Clone, Debug)]
 pub struct Walk {
     entries: Vec<Entry>,
@@ -58,8 +59,9 @@ impl Walk {
         k % self.ring
     }
 
-    /// Whether the readers of entry `first` must be queued before entry `k` is waited for. Its slot is needed one turn of the ring
-    /// later, whatever becomes of the entries between them; half a turn leaves the issuer room to go on meanwhile.
+    /// Whether the readers of entry `first` must be queued before entry `k` is waited for. Its slot is needed one turn
+    /// of the ring later, whatever becomes of the entries between them; half a turn leaves the issuer room to go on
+    /// meanwhile.
     pub fn presses(&self, first: usize, k: usize) -> bool {
         k - first >= (self.ring / 2).max(1)
     }

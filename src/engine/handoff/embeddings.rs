@@ -20,7 +20,8 @@ impl Embeddings {
         Ok(Self { buffer: host.alloc(bytes, "embeddings")?, taken: None })
     }
 
-    /// Lets `write` fill the rows and copies them into `hidden`, which is free after `free`. Returns the event of their arrival.
+    /// Lets `write` fill the rows and copies them into `hidden`, which is free after `free`. Returns the event of their
+    /// arrival.
     pub fn send(
         &mut self,
         card: &Arc<dyn Card>,

@@ -1,14 +1,14 @@
 //! The hand-off: hidden states on their way into a stage and out of it.
 //!
-//! A boundary has two host buffers, and the cards on both sides have two hidden buffers each, used in turn: while a stage computes one wave,
-//! the next one arrives and the last one leaves. Each job makes exactly one `sent` and one `taken` message, also when it is
-//! abandoned, so that the two sides stay in step. There are three ways across:
+//! A boundary has two host buffers, and the cards on both sides have two hidden buffers each, used in turn: while a
+//! stage computes one wave, the next one arrives and the last one leaves. Each job makes exactly one `sent` and one
+//! `taken` message, also when it is abandoned, so that the two sides stay in step. There are three ways across:
 //!
 //! - *host*: the sender copies to a host buffer, the receiver from it;
 //! - *peer*: the receiver copies from the sender's hidden buffer, which is free again when that copy has ended;
-//! - *wire*: the sender sends and the receiver receives, each on its own card. Both halves of a job are queued or neither is: a receiver that
-//!   passes a job takes what was sent for it. A stage that fails cuts its wires, so that no neighbour waits for it; from the next request on
-//!   hidden states then go through the host.
+//! - *wire*: the sender sends and the receiver receives, each on its own card. Both halves of a job are queued or
+//!   neither is: a receiver that passes a job takes what was sent for it. A stage that fails cuts its wires, so that no
+//!   neighbour waits for it; from the next request on hidden states then go through the host.
 
 mod embeddings;
 mod open;
@@ -86,7 +86,8 @@ impl Free {
     }
 }
 
-/// The one message that a job owes its neighbour: sent when this is dropped, so that a panic does not make the neighbour wait.
+/// The one message that a job owes its neighbour: sent when this is dropped, so that a panic does not make the
+/// neighbour wait.
 struct Owed<'a, T> {
     to: &'a Baton<Option<T>>,
     message: Option<T>,
@@ -110,8 +111,8 @@ fn buffer(buffers: &[HostSpan; BUFFERS], job: usize, bytes: usize) -> Result<Hos
 }
 
 impl Way {
-    /// Waits for a message of the neighbour. Over a wire the neighbour may stand still because this card has failed and its half of a transfer
-    /// will never run: then the wire is cut, and the message comes.
+    /// Waits for a message of the neighbour. Over a wire the neighbour may stand still because this card has failed and
+    /// its half of a transfer will never run: then the wire is cut, and the message comes.
     fn message<T>(&self, from: &BatonReceiver<T>, card: &dyn Card, last: Option<&Event>) -> Result<T, EngineError> {
         if let (Self::Wire(wire), Some(last)) = (self, last) {
             loop {
@@ -153,7 +154,8 @@ impl Drop for Way {
 }
 
 impl Sender {
-    /// When the hidden buffer of the job to come may be written again, as far as the receiver decides that: it copies from there itself.
+    /// When the hidden buffer of the job to come may be written again, as far as the receiver decides that: it copies
+    /// from there itself.
     pub fn freed(&mut self) -> Result<Option<Event>, EngineError> {
         if !matches!(self.way, Way::Peer) || self.jobs < BUFFERS {
             return Ok(None);
@@ -164,8 +166,8 @@ impl Sender {
         Ok(self.early.clone().flatten())
     }
 
-    /// Sends the hidden states of a job; `done` is the end of the stage's last layer. Returns the event after which the hidden buffer is free,
-    /// unless [`Sender::freed`] tells another.
+    /// Sends the hidden states of a job; `done` is the end of the stage's last layer. Returns the event after which the
+    /// hidden buffer is free, unless [`Sender::freed`] tells another.
     pub fn send(&mut self, card: &dyn Card, hidden: Span, done: &Event) -> Result<Event, EngineError> {
         let job = self.jobs;
         let taken = self.next(card)?;
@@ -235,8 +237,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Takes the hidden states of a job into the beginning of `hidden`, which is free after `free`. Returns the event of their arrival;
-    /// `None` when the sender abandoned the job.
+    /// Takes the hidden states of a job into the beginning of `hidden`, which is free after `free`. Returns the event
+    /// of their arrival; `None` when the sender abandoned the job.
     pub fn take(&mut self, card: &dyn Card, hidden: Span, free: Option<&Free>) -> Result<Option<Event>, EngineError> {
         let job = self.jobs;
         self.jobs += 1;

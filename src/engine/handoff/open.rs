@@ -88,7 +88,8 @@ fn within(card: &dyn Card, event: &Event, deadline: Instant) -> Result<bool, Car
     Ok(true)
 }
 
-/// A test of a boundary: what jobs will do, with data that is known. The first host buffer brings it, the second one takes it back.
+/// A test of a boundary: what jobs will do, with data that is known. The first host buffer brings it, the second one
+/// takes it back.
 struct Test<'a> {
     buffers: &'a [HostSpan; BUFFERS],
     from: Side<'a>,

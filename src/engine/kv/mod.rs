@@ -1,8 +1,9 @@
 //! The KV cache: where cells lie, and how those in host memory reach a card.
 //!
-//! The first `resident` cells of a sequence live on the card ([`cells`]). In a prompt, later ones are written to the wave's tail and copied
-//! from there to host memory ([`tail`]); those of earlier waves and turns come back through the staging pool ([`staging`]). In a decode step
-//! the card attends the older ones over its link, and the host pool its share of the newest where they are ([`host`]).
+//! The first `resident` cells of a sequence live on the card ([`cells`]). In a prompt, later ones are written to the
+//! wave's tail and copied from there to host memory ([`tail`]); those of earlier waves and turns come back through the
+//! staging pool ([`staging`]). In a decode step the card attends the older ones over its link, and the host pool its
+//! share of the newest where they are ([`host`]).
 
 pub(super) mod cells;
 pub(super) mod host;

@@ -1,8 +1,9 @@
 //! The staging pool: pool slots lent during a prompt, through which streamed cells pass, one attention layer at a time.
 //!
-//! A layer's cached prefix passes as one tile where the pool holds it, else in tiles; tile `t` takes place `t mod places`. The walk over
-//! (layer, tile) is known when a wave begins. With prefetch off a tile is copied on the compute stream when it is wanted. With prefetch on it is
-//! copied on the kv-in stream as soon as the last reader of its place is queued, behind that reader's event.
+//! A layer's cached prefix passes as one tile where the pool holds it, else in tiles; tile `t` takes place `t mod
+//! places`. The walk over (layer, tile) is known when a wave begins. With prefetch off a tile is copied on the compute
+//! stream when it is wanted. With prefetch on it is copied on the kv-in stream as soon as the last reader of its place
+//! is queued, behind that reader's event.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! A wave's new cells on their way to host memory: one layer at a time, written by compute, copied out on the kv-out stream.
+//! A wave's new cells on their way to host memory: one layer at a time, written by compute, copied out on the kv-out
+//! stream.
 
 use std::ops::Range;
 
@@ -7,8 +8,8 @@ use crate::card::{Event, Span};
 use crate::engine::EngineError;
 use crate::ops::{ATTENTION_TILE, CellLayout};
 
-/// The buffer of one layer's new cells. It begins at an attention tile's edge: where a wave does not, the tile's earlier cells are put in
-/// front.
+/// The buffer of one layer's new cells. It begins at an attention tile's edge: where a wave does not, the tile's
+/// earlier cells are put in front.
 pub(in crate::engine) struct Tail {
     span: Span,
     /// The end of the last copy out of it.

@@ -72,8 +72,8 @@ fn embeddings_are_of_unit_size_and_topics_can_be_found_again() {
     let size = (embedding.iter().map(|v| v * v).sum::<f32>() / embedding.len() as f32).sqrt();
     assert!((size - 1.0).abs() < 0.1, "{size}");
 
-    // Two words of a topic are nearer to each other than to a word of another, and a word's output row is nearest to the
-    // word before it.
+    // Two words of a topic are nearer to each other than to a word of another, and a word's output row is nearest to
+    // the word before it.
     let row = |values: &[f32], token: usize| values[token * shape.width..][..shape.width].to_vec();
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let first = LEAST_VOCABULARY;

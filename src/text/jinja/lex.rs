@@ -357,7 +357,8 @@ fn unescape(text: &str) -> Result<String, String> {
                     return Err(format!("\\{letter} wants {digits} hexadecimal digits"));
                 };
                 taken += digits;
-                // Python keeps halves of a pair apart and cannot print them; here they are the character that they spell.
+                // Python keeps halves of a pair apart and cannot print them; here they are the character that they
+                // spell.
                 let low = (letter == 'u' && after.get(taken..).is_some_and(|tail| tail.starts_with("\\u")))
                     .then(|| code(taken + 2))
                     .flatten();

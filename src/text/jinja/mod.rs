@@ -2,9 +2,9 @@
 //!
 //! Templates are written for Python, and a prompt that differs in one space from what a model was trained with costs
 //! quality that nobody sees. So this is Jinja2's language with Python's values, methods and printing; the corpus in
-//! `tests/data/templates` compares it with Jinja2 itself. There is a second reason to have an interpreter of our own: each
-//! string knows which of its bytes are content and which are the template's ([`text`]), and no engine for plain strings
-//! can tell that.
+//! `tests/data/templates` compares it with Jinja2 itself. There is a second reason to have an interpreter of our own:
+//! each string knows which of its bytes are content and which are the template's ([`text`]), and no engine for plain
+//! strings can tell that.
 //!
 //! Templates come with model files, so they are not trusted: steps ([`exec::FUEL`]), sizes of strings and lists, and
 //! levels of everything that is walked by recursion are bounded.

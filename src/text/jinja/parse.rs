@@ -341,8 +341,8 @@ impl Parser {
         self.make(Node::Dict(items), below)
     }
 
-    /// One expression, or several with commas between them, which are a tuple. `condition` says whether `a if b` may stand
-    /// here; one of the names in `stop` ends it.
+    /// One expression, or several with commas between them, which are a tuple. `condition` says whether `a if b` may
+    /// stand here; one of the names in `stop` ends it.
     fn tuple(&mut self, condition: bool, stop: &[&str]) -> Parsed<Expr> {
         let mut items = Vec::new();
         let mut comma = false;

@@ -1,8 +1,8 @@
 //! Strings that know which of their bytes are content.
 //!
-//! A prompt is made of two kinds of text: what the template says, and what it was given (messages, tools, variables). Only the
-//! first may become control tokens. Every string of a template carries the byte ranges that are content; cutting and joining
-//! keep them, so a template may test, split, strip and put together content as it likes.
+//! A prompt is made of two kinds of text: what the template says, and what it was given (messages, tools, variables).
+//! Only the first may become control tokens. Every string of a template carries the byte ranges that are content;
+//! cutting and joining keep them, so a template may test, split, strip and put together content as it likes.
 
 use std::ops::Range;
 use std::rc::Rc;

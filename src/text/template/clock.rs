@@ -55,8 +55,8 @@ impl Moment {
         Self { local: zoned.datetime(), unix: zoned.timestamp().as_second() }
     }
 
-    /// The moment by a format of C's `strftime`, as Python's `datetime.now().strftime` gives it on Linux: English names, no
-    /// time zone, and what is no conversion stays as it is.
+    /// The moment by a format of C's `strftime`, as Python's `datetime.now().strftime` gives it on Linux: English
+    /// names, no time zone, and what is no conversion stays as it is.
     ///
     /// # Errors
     /// A result of more than a few pages.

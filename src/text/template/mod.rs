@@ -62,8 +62,8 @@ impl ChatRequest {
     }
 }
 
-/// A prompt that a template has written, with what in it is content: messages, tools, variables. Content is text; only the
-/// template's own text can become control tokens ([`super::Tokenizer::encode_chat`]).
+/// A prompt that a template has written, with what in it is content: messages, tools, variables. Content is text; only
+/// the template's own text can become control tokens ([`super::Tokenizer::encode_chat`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
@@ -136,8 +136,8 @@ impl ChatTemplate {
     /// The prompt for a chat.
     ///
     /// # Errors
-    /// What the template says through `raise_exception`, with its own words; anything that fails in it, with the line; a
-    /// template that does not end.
+    /// What the template says through `raise_exception`, with its own words; anything that fails in it, with the line;
+    /// a template that does not end.
     pub fn render(&self, request: &ChatRequest) -> Result<Rendered, TextError> {
         let generation = serde_json::Value::Bool(request.add_generation_prompt);
         let tools = serde_json::Value::Array(request.tools.clone());

@@ -76,7 +76,8 @@ struct Bring {
     bytes: usize,
 }
 
-/// A decode command's work memory: results of at most `tiles` tiles, then room for as many tiles of cells from the host.
+/// A decode command's work memory: results of at most `tiles` tiles, then room for as many tiles of cells from the
+/// host.
 struct Work {
     results: u64,
     tiles: usize,
@@ -148,8 +149,8 @@ impl Launch<'_> {
         Ok(Work { results, tiles, room: (results + (tiles * result) as u64).next_multiple_of(LINE as u64) })
     }
 
-    /// Passes over cells in page-locked host memory. Attention kernels would read parts of lines, and some bytes several times; so whole
-    /// lines are brought first, as many tiles as there is room for.
+    /// Passes over cells in page-locked host memory. Attention kernels would read parts of lines, and some bytes
+    /// several times; so whole lines are brought first, as many tiles as there is room for.
     fn brought(&self, cells: &Cells<HostSpan>, layout: &CellLayout, work: &Work) -> Result<Vec<Pass>, String> {
         let buf = cells.at.buf();
         if !buf.is_locked() {

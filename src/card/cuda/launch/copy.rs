@@ -39,7 +39,8 @@ impl Launch<'_> {
         held.push(from.clone());
         for (offset, bytes) in pieces(from) {
             let host = from.start().wrapping_add(offset);
-            // SAFETY: `host_copy` checked both sides; `held` keeps the host memory until the stream has passed the copy.
+            // SAFETY: `host_copy` checked both sides; `held` keeps the host memory until the stream has passed the
+            // copy.
             let status = unsafe { sys::cuMemcpyHtoDAsync_v2(address + offset as u64, host.cast(), bytes, self.stream) };
             self.queued(status.result())?;
         }
@@ -60,15 +61,16 @@ impl Launch<'_> {
             self.queued(status.result())?;
         }
         if !to.buf().is_locked() {
-            // The driver's own staging ends late: whoever reads this memory at a submission, as `copy_through` does, must find it written.
-            // SAFETY: the stream lives as long as the card.
+            // The driver's own staging ends late: whoever reads this memory at a submission, as `copy_through` does,
+            // must find it written. SAFETY: the stream lives as long as the card.
             unsafe { wait::stream(self.stream, PATIENCE) }.map_err(|unended| self.unended(unended))?;
         }
         Ok(())
     }
 
-    /// Copies from memory that is not page-locked. It is read now and not when the stream comes to it: what wrote it has ended, since host
-    /// threads are ordered before the submission, and copies out to such memory are waited for.
+    /// Copies from memory that is not page-locked. It is read now and not when the stream comes to it: what wrote it
+    /// has ended, since host threads are ordered before the submission, and copies out to such memory are waited
+    /// for.
     fn copy_through(&self, bounce: &Mutex<Bounce>, from: &HostSpan, to: u64) -> Result<(), String> {
         let mut bounce = bounce.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the span lies inside its buffer, which nobody writes now, as said above.
@@ -99,7 +101,8 @@ impl Launch<'_> {
         if to.bytes == 0 {
             return Ok(());
         }
-        // SAFETY: both spans lie in their cards' arenas, of which the other one is kept by `peers`, and are as long as each other.
+        // SAFETY: both spans lie in their cards' arenas, of which the other one is kept by `peers`, and are as long as
+        // each other.
         let status = unsafe {
             if context.device() == self.context.device() {
                 sys::cuMemcpyDtoDAsync_v2(target, source, to.bytes, self.stream)

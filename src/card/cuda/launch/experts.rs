@@ -140,8 +140,8 @@ impl Launch<'_> {
         let Routed { groups, list, .. } = of.routed;
         let (gate, up) = (gate as u64, up as u64);
         let (stride, top_k, hidden, width) = (int(stride)?, int(of.routing.top_k)?, int(hidden)?, int(width)?);
-        // SAFETY: (const void*, int, const float*, const u32*, const u32*, int, ExpertTable, const u32*, u64, u64, int, int, int,
-        // float*).
+        // SAFETY: (const void*, int, const float*, const u32*, const u32*, int, ExpertTable, const u32*, u64, u64, int,
+        // int, int, float*).
         unsafe {
             self.launch(
                 Module::Weights(ty),
@@ -185,7 +185,8 @@ impl Launch<'_> {
         let Routed { groups, list, .. } = of.routed;
         let down = down as u64;
         let (stride, hidden, first, cols) = (int(stride)?, int(hidden)?, int(first)?, int(cols)?);
-        // SAFETY: (const void*, int, const float*, const u32*, const u32*, ExpertTable, const u32*, u64, int, int, int, float*).
+        // SAFETY: (const void*, int, const float*, const u32*, const u32*, ExpertTable, const u32*, u64, int, int, int,
+        // float*).
         unsafe {
             self.launch(
                 Module::Weights(ty),
