@@ -24,7 +24,7 @@ impl Waves {
     }
 
     /// Whether its experts are streamed ahead of the routers: where every wave has `floor` rows. So a wave of a prompt
-    /// below the floor has at most [`rows_below`] rows.
+    /// below the floor has at most `rows_below` rows.
     pub fn reach(&self, floor: usize) -> bool {
         self.shortest >= floor
     }
