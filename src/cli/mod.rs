@@ -182,13 +182,13 @@ fn report(message: &str) {
 /// Characters of an error that are shown: more than any message of our own has, less than a name in a hostile file.
 const MOST_OF_A_MESSAGE: usize = 20_000;
 
-/// Text that may hold what a file says, as a terminal may have it: control characters but line ends escaped, and not
+/// Text that may hold what a file says, as a terminal may have it: control characters but line ends and tabs escaped, and not
 /// longer than `most` characters.
 fn shown(text: &str, most: usize) -> String {
     let mut out = String::with_capacity(text.len().min(most));
     for c in text.chars().take(most) {
         match c {
-            '\n' => out.push(c),
+            '\n' | '\t' => out.push(c),
             c if c.is_control() || is_invisible(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
