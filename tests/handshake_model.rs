@@ -36,7 +36,7 @@ use aqueduct::ops::ExpertSet;
 use aqueduct::units::{CardId, ExpertId};
 use feed::{Link, feed};
 use gate::Gate;
-use handshake::{Fate, Handshake};
+use handshake::{Handshake, Outcome};
 use loom::thread;
 use walk::{Entry, Walk};
 
@@ -72,7 +72,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum Told {
     Issued,
     Skipped,
 }
@@ -81,18 +81,18 @@ enum Outcome {
 struct CheckedLink {
     story: Story,
     walk: Arc<Walk>,
-    outcomes: Arc<Mutex<Vec<Outcome>>>,
+    outcomes: Arc<Mutex<Vec<Told>>>,
     /// Copies that were asked for once: they arrive before the second look.
     looked_at: Mutex<BTreeSet<usize>>,
 }
 
 impl CheckedLink {
     /// The reader that the copy of entry `k` has to wait for.
-    fn last_reader(&self, k: usize, outcomes: &[Outcome]) -> Option<Event> {
+    fn last_reader(&self, k: usize, outcomes: &[Told]) -> Option<Event> {
         let before = self.walk.before(k)?;
         match outcomes[before] {
-            Outcome::Skipped => self.last_reader(before, outcomes),
-            Outcome::Issued => wanted(&self.walk, before).then_some(Event::Read(before)),
+            Told::Skipped => self.last_reader(before, outcomes),
+            Told::Issued => wanted(&self.walk, before).then_some(Event::Read(before)),
         }
     }
 }
@@ -107,12 +107,12 @@ impl Link for CheckedLink {
         let mut outcomes = self.outcomes.lock().unwrap();
         assert_eq!(outcomes.len(), k, "entries are decided on in order");
         assert_eq!(last_reader.copied(), self.last_reader(k, &outcomes), "entry {k} waits for its slot's last reader");
-        outcomes.push(Outcome::Issued);
+        outcomes.push(Told::Issued);
         Ok(Event::Arrived(k))
     }
 
     fn skipped(&self, _: Entry) -> Result<(), CardError> {
-        self.outcomes.lock().unwrap().push(Outcome::Skipped);
+        self.outcomes.lock().unwrap().push(Told::Skipped);
         Ok(())
     }
 
@@ -180,12 +180,12 @@ fn compute(story: Story, walk: &Walk, gate: Option<&Gate>, handshake: &Handshake
             if story.leaves == Some(k) {
                 return Ok(());
             }
-            if !story.careless && arriving.first().is_some_and(|first| walk.presses(*first, k)) {
+            if !story.careless && arriving.first().is_some_and(|first| walk.must_be_read_before(*first, k)) {
                 read(&mut arriving);
             }
-            match handshake.fate(k)? {
-                Fate::Skipped => assert!(!wanted(walk, k), "entry {k} is routed, but was skipped"),
-                Fate::Issued(arrived) => {
+            match handshake.outcome(k)? {
+                Outcome::Skipped => assert!(!wanted(walk, k), "entry {k} is routed, but was skipped"),
+                Outcome::Issued(arrived) => {
                     assert_eq!(arrived, Event::Arrived(k));
                     if wanted(walk, k) { arriving.push(k) } else { handshake.release(k, None) }
                 }
@@ -200,13 +200,13 @@ fn compute(story: Story, walk: &Walk, gate: Option<&Gate>, handshake: &Handshake
 }
 
 /// What was skipped is what the publications say.
-fn check_replay(walk: &Walk, gate: Option<&Gate>, outcomes: &[Outcome], seen: &Seen) {
+fn check_replay(walk: &Walk, gate: Option<&Gate>, outcomes: &[Told], seen: &Seen) {
     let published = gate.map(Gate::published).unwrap_or_default();
     for (k, outcome) in outcomes.iter().enumerate() {
         let pass = walk.entries()[k].pass;
         let known = published.iter().any(|known| known.pass == pass && known.position <= k);
         let skipped = known && !wanted(walk, k);
-        assert_eq!(*outcome == Outcome::Skipped, skipped, "entry {k}: {outcomes:?}, {published:?}");
+        assert_eq!(*outcome == Told::Skipped, skipped, "entry {k}: {outcomes:?}, {published:?}");
         seen.skipped.fetch_add(usize::from(skipped), Ordering::Relaxed);
         seen.ahead.fetch_add(usize::from(!skipped && !wanted(walk, k)), Ordering::Relaxed);
     }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use aqueduct::card::command::{CopyIn, CopyOut, CopyWithin};
 use aqueduct::card::ledger::{Ledger, LedgerCard};
 use aqueduct::card::virt::{Faults, VirtualCard, VirtualOptions};
-use aqueduct::card::{Card, CardError, Command, HostBuf, HostMemory, Lease, Region, Stream, Watcher, Why, baton};
+use aqueduct::card::{
+    Card, CardError, Command, HostBuf, HostMemory, Lease, Region, Stream, Watcher, Why, clocked_channel,
+};
 use aqueduct::cpu::Team;
 use aqueduct::units::{Bytes, CardId};
 
@@ -241,7 +243,7 @@ fn a_message_between_host_threads_orders_only_if_it_carries_the_clock() {
     let rig = Rig::new();
     let host = rig.buf("expert inputs");
     std::thread::scope(|scope| {
-        let (send, receive) = baton(rig.host.watcher());
+        let (send, receive) = clocked_channel(rig.host.watcher());
         let span = host.whole();
         scope.spawn(move || {
             span.write(|bytes| bytes.fill(1)).unwrap();
@@ -259,7 +261,7 @@ fn a_command_is_ordered_after_what_its_submitter_had_seen() {
     let (x, y, host) = (rig.region(0, "x"), rig.region(1, "y"), rig.buf("hidden states"));
     rig.cards[0].submit(Stream::HandOff, copy_out(&x, &host)).unwrap();
     rig.cards[0].drain(Stream::HandOff, WHY).unwrap();
-    let (send, receive) = baton(rig.host.watcher());
+    let (send, receive) = clocked_channel(rig.host.watcher());
     send.send(()).unwrap();
     std::thread::spawn({
         let (card, host) = (Arc::clone(&rig.cards[1]), host.clone());

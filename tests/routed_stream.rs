@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aqueduct::card::CardError;
 use aqueduct::engine::experts::feed::{Link, feed};
 use aqueduct::engine::experts::gate::{Decision, Gate, Published};
-use aqueduct::engine::experts::handshake::{Fate, Handshake};
+use aqueduct::engine::experts::handshake::{Handshake, Outcome};
 use aqueduct::engine::experts::walk::{Entry, Walk};
 use aqueduct::engine::{Cancel, Counts, Engine};
 use aqueduct::model::Model;
@@ -317,12 +317,12 @@ fn a_long_prompt_holds_no_more_events_than_its_ring_has_slots() {
                 gate.publish(pass, ExpertSet::new(16, [ExpertId(3), ExpertId(11)]));
             }
             for k in walk.pass(pass) {
-                match handshake.fate(k).unwrap() {
-                    Fate::Issued(_) => {
+                match handshake.outcome(k).unwrap() {
+                    Outcome::Issued(_) => {
                         issued += 1;
                         handshake.release(k, Some(Arc::clone(&link.alive)));
                     }
-                    Fate::Skipped => skipped += 1,
+                    Outcome::Skipped => skipped += 1,
                 }
             }
         }

@@ -29,7 +29,9 @@ pub use event::{Event, EventState};
 pub use lease::{Lease, LeaseId, Leases};
 pub use locking::{Locking, PageLock};
 pub use memory::{HostBuf, HostMemory, HostSpan, Region, RegionId, Span};
-pub use watch::{Baton, BatonReceiver, HostAccess, Stamp, Watch, Watcher, baton, bounded_baton};
+pub use watch::{
+    ClockedReceiver, ClockedSender, HostAccess, Stamp, Watch, Watcher, bounded_clocked_channel, clocked_channel,
+};
 pub use wire::{Wire, WireEnd};
 
 use crate::units::{Bytes, CardId};

@@ -69,50 +69,50 @@ impl Watcher {
 }
 
 /// The sending end of a channel whose messages carry the sender's clock.
-pub struct Baton<T> {
+pub struct ClockedSender<T> {
     watcher: Watcher,
-    send: Way<T>,
+    send: Queue<T>,
 }
 
 /// Whether messages may pile up.
-enum Way<T> {
+enum Queue<T> {
     Free(Sender<(T, Stamp)>),
     Bounded(SyncSender<(T, Stamp)>),
 }
 
 /// The receiving end; receiving joins the sender's clock.
-pub struct BatonReceiver<T> {
+pub struct ClockedReceiver<T> {
     watcher: Watcher,
     receive: Receiver<(T, Stamp)>,
 }
 
 /// A channel between host threads whose messages carry clocks.
-pub fn baton<T>(watcher: &Watcher) -> (Baton<T>, BatonReceiver<T>) {
+pub fn clocked_channel<T>(watcher: &Watcher) -> (ClockedSender<T>, ClockedReceiver<T>) {
     let (send, receive) = mpsc::channel();
-    ends(watcher, Way::Free(send), receive)
+    ends(watcher, Queue::Free(send), receive)
 }
 
-/// As [`baton`], for messages that are too large to pile up: while `capacity` of them wait, sending waits.
-pub fn bounded_baton<T>(watcher: &Watcher, capacity: usize) -> (Baton<T>, BatonReceiver<T>) {
+/// As [`clocked_channel`], for messages that are too large to pile up: while `capacity` of them wait, sending waits.
+pub fn bounded_clocked_channel<T>(watcher: &Watcher, capacity: usize) -> (ClockedSender<T>, ClockedReceiver<T>) {
     let (send, receive) = mpsc::sync_channel(capacity);
-    ends(watcher, Way::Bounded(send), receive)
+    ends(watcher, Queue::Bounded(send), receive)
 }
 
-fn ends<T>(watcher: &Watcher, send: Way<T>, receive: Receiver<(T, Stamp)>) -> (Baton<T>, BatonReceiver<T>) {
-    (Baton { watcher: watcher.clone(), send }, BatonReceiver { watcher: watcher.clone(), receive })
+fn ends<T>(watcher: &Watcher, send: Queue<T>, receive: Receiver<(T, Stamp)>) -> (ClockedSender<T>, ClockedReceiver<T>) {
+    (ClockedSender { watcher: watcher.clone(), send }, ClockedReceiver { watcher: watcher.clone(), receive })
 }
 
-impl<T> Clone for Baton<T> {
+impl<T> Clone for ClockedSender<T> {
     fn clone(&self) -> Self {
         let send = match &self.send {
-            Way::Free(send) => Way::Free(send.clone()),
-            Way::Bounded(send) => Way::Bounded(send.clone()),
+            Queue::Free(send) => Queue::Free(send.clone()),
+            Queue::Bounded(send) => Queue::Bounded(send.clone()),
         };
         Self { watcher: self.watcher.clone(), send }
     }
 }
 
-impl<T> Baton<T> {
+impl<T> ClockedSender<T> {
     /// Sends, in a bounded channel when there is room; gives the message back when nobody receives any more, also one
     /// that waits for room.
     ///
@@ -121,14 +121,14 @@ impl<T> Baton<T> {
     pub fn send(&self, message: T) -> Result<(), T> {
         let stamped = (message, self.watcher.stamp());
         match &self.send {
-            Way::Free(send) => send.send(stamped),
-            Way::Bounded(send) => send.send(stamped),
+            Queue::Free(send) => send.send(stamped),
+            Queue::Bounded(send) => send.send(stamped),
         }
         .map_err(|back| back.0.0)
     }
 }
 
-impl<T> BatonReceiver<T> {
+impl<T> ClockedReceiver<T> {
     /// Waits for a message; `None` when all senders are gone.
     pub fn receive(&self) -> Option<T> {
         let (message, stamp) = self.receive.recv().ok()?;
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_full_channel_makes_its_sender_wait_and_a_gone_reader_wakes_it() {
-        let (send, receive) = bounded_baton(&Watcher::default(), 1);
+        let (send, receive) = bounded_clocked_channel(&Watcher::default(), 1);
         assert_eq!(send.send(1), Ok(()));
         let (sent, third_is_sent) = mpsc::channel();
         let second = std::thread::spawn(move || {

@@ -30,11 +30,11 @@ pub(super) struct Heads {
     pub attended: Span,
 }
 
-/// What one attention command looks at.
+/// The cells that one attention command takes.
 #[derive(Default)]
-struct Look {
+struct CellRange {
     cells: Vec<Cells>,
-    beyond: Option<Cells<HostSpan>>,
+    host_cells: Option<Cells<HostSpan>>,
     resume: bool,
     last: bool,
 }
@@ -78,18 +78,30 @@ impl Stage {
             for tile in 0..tiles {
                 cells.extend(self.staged(place, mixer, tile, new.start, tile + 1 == tiles)?);
                 if tile + 1 < tiles {
-                    let look = Look { cells: std::mem::take(&mut cells), resume, ..Look::default() };
-                    self.look(Phase::Prompt, mixer, heads, own.start, look)?;
+                    let range = CellRange { cells: std::mem::take(&mut cells), resume, ..CellRange::default() };
+                    self.attend_cells(Phase::Prompt, mixer, heads, own.start, range)?;
                     self.release(tile)?;
                     resume = true;
                 }
             }
             let tail = &self.streamed()?.tail;
             cells.push(tail.get(&mixer.cells, new.start, tile_start(new.start)..new.end)?);
-            self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true, ..Look::default() })?;
+            self.attend_cells(
+                Phase::Prompt,
+                mixer,
+                heads,
+                own.start,
+                CellRange { cells, resume, last: true, ..CellRange::default() },
+            )?;
             return if tiles > 0 { self.release(tiles - 1) } else { Ok(()) };
         }
-        self.look(Phase::Prompt, mixer, heads, own.start, Look { cells, resume, last: true, ..Look::default() })
+        self.attend_cells(
+            Phase::Prompt,
+            mixer,
+            heads,
+            own.start,
+            CellRange { cells, resume, last: true, ..CellRange::default() },
+        )
     }
 
     /// A step's rows, each of another sequence. Of cells in host memory the card attends the older ones over its link,
@@ -106,10 +118,16 @@ impl Stage {
             let own = heads.rows(mixer, part.rows.clone());
             self.store_resident(place, mixer, &own, part.sequence, part.first..part.first + 1)?;
             let cells = vec![self.kv.get(place, part.sequence, 0..part.first + 1)?];
-            self.look(Phase::Decode, mixer, &own, part.first, Look { cells, last: true, ..Look::default() })?;
+            self.attend_cells(
+                Phase::Decode,
+                mixer,
+                &own,
+                part.first,
+                CellRange { cells, last: true, ..CellRange::default() },
+            )?;
         }
-        let beyond: Vec<&Part> = parts.iter().filter(|part| part.first >= resident).collect();
-        if beyond.is_empty() { Ok(()) } else { self.attend_beyond(place, mixer, heads, &beyond) }
+        let host_cells: Vec<&Part> = parts.iter().filter(|part| part.first >= resident).collect();
+        if host_cells.is_empty() { Ok(()) } else { self.attend_beyond(place, mixer, heads, &host_cells) }
     }
 
     /// Rows of a step whose sequences have cells in host memory. Without a share of the host nothing here waits for it.
@@ -181,13 +199,19 @@ impl Stage {
             return Ok(false);
         }
         let cells = if resident > 0 { vec![self.kv.get(place, part.sequence, 0..resident)?] } else { Vec::new() };
-        let mut beyond = None;
+        let mut host_cells = None;
         if split > resident {
             let at = self.streamed()?.host.get(place, part.sequence, resident..split)?;
             self.counters.attended_over_link(split - resident, at.bytes());
-            beyond = Some(Cells { at, first: resident, count: split - resident });
+            host_cells = Some(Cells { at, first: resident, count: split - resident });
         }
-        self.look(Phase::Decode, mixer, own, part.first, Look { cells, beyond, resume: false, last: row.is_none() })?;
+        self.attend_cells(
+            Phase::Decode,
+            mixer,
+            own,
+            part.first,
+            CellRange { cells, host_cells, resume: false, last: row.is_none() },
+        )?;
         if let Some(row) = row {
             let from = self.buffers.get(Use::AttentionState, row.state.bytes())?;
             self.compute(Command::CopyOut(CopyOut { from, to: row.state.clone() }))?;
@@ -303,13 +327,13 @@ impl Stage {
     }
 
     /// One attention command of rows from position `first` on.
-    fn look(
+    fn attend_cells(
         &self,
         phase: Phase,
         mixer: &Attention,
         heads: &Heads,
         first: usize,
-        look: Look,
+        range: CellRange,
     ) -> Result<(), EngineError> {
         let shape = mixer.shape;
         let rows = heads.attended.bytes / (shape.heads * shape.value_dim * F32).max(1);
@@ -320,11 +344,11 @@ impl Stage {
             first,
             shape,
             layout: mixer.cells,
-            cells: look.cells,
-            host_cells: look.beyond,
+            cells: range.cells,
+            host_cells: range.host_cells,
             state: self.buffers.get(Use::AttentionState, state)?,
-            resume: look.resume,
-            end: if look.last { AttentionEnd::Finish(heads.attended) } else { AttentionEnd::Keep },
+            resume: range.resume,
+            end: if range.last { AttentionEnd::Finish(heads.attended) } else { AttentionEnd::Keep },
             phase,
             scratch: self.buffers.whole(Use::Scratch)?,
         }))

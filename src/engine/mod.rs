@@ -39,7 +39,7 @@ pub use rig::{Rig, RigOptions};
 pub use sequence::Sequence;
 pub use ticket::{Output, Request, Ticket, TicketId};
 
-use crate::card::{Card, Stream, baton};
+use crate::card::{Card, Stream, clocked_channel};
 use crate::model::Model;
 use crate::plan::{Home, Plan, Use, Waves, memory};
 use crate::units::{Bytes, TokenId};
@@ -102,7 +102,7 @@ impl Engine {
         }
         outlets.push(None);
         let mut stages = Stages::new(Schedule::new(loaded.len(), plan.sequences, watcher));
-        let (others, sources): (Vec<_>, Vec<_>) = loaded.iter().skip(1).map(|_| baton(watcher)).unzip();
+        let (others, sources): (Vec<_>, Vec<_>) = loaded.iter().skip(1).map(|_| clocked_channel(watcher)).unzip();
         let sources = [Source::Schedule(others)].into_iter().chain(sources.into_iter().map(Source::Queue));
         for (((stage, inlet), outlet), source) in loaded.into_iter().zip(inlets).zip(outlets).zip(sources) {
             let hidden = vec![None; memory::hidden_buffers(plan.stages.len())];

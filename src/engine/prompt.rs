@@ -203,7 +203,7 @@ impl Stage {
         let mut arriving: Vec<Arriving> = Vec::new();
         for expert in (0..pass.experts as u32).map(ExpertId) {
             if let Some((k, _)) = entries.next_if(|(_, streamed)| *streamed == expert) {
-                if ring.presses(&arriving, k) {
+                if ring.must_be_read_before(&arriving, k) {
                     let read = self.run_arriving(pass, &arriving, std::mem::take(&mut listed))?;
                     arriving.drain(..).for_each(|arrives| ring.release(&arrives, &read));
                 }

@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::ticket::Running;
 use super::{EngineError, waits};
 use crate::card::command::Phase;
-use crate::card::{Baton, BatonReceiver, Event, Span, Stream, Watcher};
+use crate::card::{ClockedReceiver, ClockedSender, Event, Span, Stream, Watcher};
 use crate::cpu::Team;
 use crate::model::Model;
 use crate::plan::Use;
@@ -30,9 +30,9 @@ pub(super) enum Inlet {
 /// Where a stage's jobs come from.
 pub(super) enum Source {
     /// The first stage: it asks the schedule, and passes each job on to the others.
-    Schedule(Vec<Baton<Job>>),
+    Schedule(Vec<ClockedSender<Job>>),
     /// The others.
-    Queue(BatonReceiver<Job>),
+    Queue(ClockedReceiver<Job>),
 }
 
 /// A stage with its neighbours.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::gate::{Decision, Gate};
-use super::handshake::{Fate, Handshake};
+use super::handshake::{Handshake, Outcome};
 use super::walk::{Entry, Walk};
 use crate::card::CardError;
 
@@ -75,14 +75,14 @@ pub fn feed<L: Link>(
             link.skipped(*entry)?;
             // The slot's last reader stands for the next entry of the slot, too.
             handshake.release(k, last_reader);
-            handshake.tell(Fate::Skipped);
+            handshake.tell(Outcome::Skipped);
             continue;
         }
         let arrived = link.copy(k, *entry, last_reader.as_ref())?;
         if gate.is_some() {
             queued.push_back(arrived.clone());
         }
-        handshake.tell(Fate::Issued(arrived));
+        handshake.tell(Outcome::Issued(arrived));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::card::CardError;
 
 /// What became of an entry.
 #[derive(Clone, Debug)]
-pub enum Fate<E> {
+pub enum Outcome<E> {
     /// Its copy is queued; the event ends when it has arrived.
     Issued(E),
     /// It was not copied.
@@ -29,7 +29,7 @@ struct State<E> {
     /// Entries whose outcome compute has taken.
     taken: usize,
     /// Outcomes of the entries after them.
-    fates: VecDeque<Fate<E>>,
+    outcomes: VecDeque<Outcome<E>>,
     /// Entries whose release the issuer has taken.
     passed: usize,
     /// Releases of the entries after them, with their last readers.
@@ -49,7 +49,7 @@ impl<E: Clone> Handshake<E> {
     pub fn new() -> Self {
         let state = State {
             taken: 0,
-            fates: VecDeque::new(),
+            outcomes: VecDeque::new(),
             passed: 0,
             released: VecDeque::new(),
             failed: None,
@@ -66,9 +66,9 @@ impl<E: Clone> Handshake<E> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Issuer: the next entry's fate; entries are told in order.
-    pub fn tell(&self, fate: Fate<E>) {
-        self.state().fates.push_back(fate);
+    /// Issuer: the next entry's outcome; entries are told in order.
+    pub fn tell(&self, outcome: Outcome<E>) {
+        self.state().outcomes.push_back(outcome);
         self.changed.notify_all();
     }
 
@@ -110,13 +110,13 @@ impl<E: Clone> Handshake<E> {
     ///
     /// # Errors
     /// The refusal that ended the issuer's walk.
-    pub fn fate(&self, k: usize) -> Result<Fate<E>, CardError> {
+    pub fn outcome(&self, k: usize) -> Result<Outcome<E>, CardError> {
         let mut state = self.state();
         loop {
             debug_assert_eq!(k, state.taken, "entries are taken in order");
-            if let Some(fate) = state.fates.pop_front() {
+            if let Some(outcome) = state.outcomes.pop_front() {
                 state.taken += 1;
-                return Ok(fate);
+                return Ok(outcome);
             }
             if let Some(error) = &state.failed {
                 return Err(error.clone());
@@ -127,7 +127,7 @@ impl<E: Clone> Handshake<E> {
 
     /// How many entries that compute has not taken are queued or have arrived.
     pub fn issued(&self) -> usize {
-        self.state().fates.iter().filter(|fate| matches!(fate, Fate::Issued(_))).count()
+        self.state().outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Issued(_))).count()
     }
 
     /// Compute, and the issuer for what it skips: entry `k` is done with; the event ends when its last reader has,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arena::Arena;
 use super::gate::Gate;
-use super::handshake::{Fate, Handshake};
+use super::handshake::{Handshake, Outcome};
 use super::issuer::{Issuer, Job};
 use super::latest_gate::LatestGate;
 use super::pool::Pool;
@@ -119,8 +119,8 @@ impl StreamedRing {
 
     /// Whether these experts must be read before entry `k` is waited for: the issuer may be waiting for the slot of the
     /// first.
-    pub fn presses(&self, arriving: &[Arriving], k: usize) -> bool {
-        arriving.first().is_some_and(|first| self.walk.presses(first.k, k))
+    pub fn must_be_read_before(&self, arriving: &[Arriving], k: usize) -> bool {
+        arriving.first().is_some_and(|first| self.walk.must_be_read_before(first.k, k))
     }
 
     /// Waits until entry `k` is queued; `None` when it was skipped. An entry that nothing will read (`wanted` false) is
@@ -132,13 +132,13 @@ impl StreamedRing {
         wanted: bool,
         card: &Arc<dyn Card>,
     ) -> Result<Option<Arriving>, EngineError> {
-        match self.handshake.fate(k)? {
-            Fate::Skipped => Ok(None),
-            Fate::Issued(_) if !wanted => {
+        match self.handshake.outcome(k)? {
+            Outcome::Skipped => Ok(None),
+            Outcome::Issued(_) if !wanted => {
                 self.handshake.release(k, None);
                 Ok(None)
             }
-            Fate::Issued(arrived) => {
+            Outcome::Issued(arrived) => {
                 self.counters.arrived(!card.finished(&arrived)?, 1 + self.handshake.issued());
                 let blob = super::ring_slot(self.lease.spans(), self.walk.slot(k), bytes, card.id())?;
                 Ok(Some(Arriving { arrived, blob, k }))

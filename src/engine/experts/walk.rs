@@ -62,7 +62,7 @@ impl Walk {
     /// Whether the readers of entry `first` must be queued before entry `k` is waited for. Its slot is needed one turn
     /// of the ring later, whatever becomes of the entries between them; half a turn leaves the issuer room to go on
     /// meanwhile.
-    pub fn presses(&self, first: usize, k: usize) -> bool {
+    pub fn must_be_read_before(&self, first: usize, k: usize) -> bool {
         k - first >= (self.ring / 2).max(1)
     }
 
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(walk.passes(), 6);
         assert_eq!(walk.pass(3), 3..5);
         assert_eq!(walk.pass(1), 2..2);
-        assert!(walk.presses(1, 2) && !walk.presses(1, 1));
+        assert!(walk.must_be_read_before(1, 2) && !walk.must_be_read_before(1, 1));
         assert_eq!((walk.slot(3), walk.before(3), walk.before(1)), (1, Some(1), None));
     }
 }

@@ -20,13 +20,15 @@ pub(super) use open::{Side, buffers, open};
 
 use super::{EngineError, waits};
 use crate::card::command::{CopyAcross, CopyIn, CopyOut, WireReceive, WireSend};
-use crate::card::{Baton, BatonReceiver, Card, Command, Event, HostSpan, Span, Stream, Watcher, Why, Wire, baton};
+use crate::card::{
+    Card, ClockedReceiver, ClockedSender, Command, Event, HostSpan, Span, Stream, Watcher, Why, Wire, clocked_channel,
+};
 
 /// Hidden buffers of a stage that has neighbours, and host buffers of a boundary.
 const BUFFERS: usize = 2;
 
 /// How often a side that waits for a message looks whether its own card still runs.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 
 /// How hidden states cross a boundary.
 enum Way {
@@ -45,8 +47,8 @@ struct Sent {
 pub(super) struct Sender {
     way: Way,
     buffers: [HostSpan; BUFFERS],
-    sent: Baton<Option<Sent>>,
-    taken: BatonReceiver<Option<Event>>,
+    sent: ClockedSender<Option<Sent>>,
+    taken: ClockedReceiver<Option<Event>>,
     /// A `taken` message that came before its turn.
     early: Option<Option<Event>>,
     /// The last transfer over a wire.
@@ -58,8 +60,8 @@ pub(super) struct Sender {
 pub(super) struct Receiver {
     way: Way,
     buffers: [HostSpan; BUFFERS],
-    sent: BatonReceiver<Option<Sent>>,
-    taken: Baton<Option<Event>>,
+    sent: ClockedReceiver<Option<Sent>>,
+    taken: ClockedSender<Option<Event>>,
     /// The last transfer over a wire.
     last: Option<Event>,
     jobs: usize,
@@ -67,8 +69,8 @@ pub(super) struct Receiver {
 
 /// The two sides of a boundary over these ways.
 fn sides(watcher: &Watcher, buffers: &[HostSpan; BUFFERS], [out, back]: [Way; 2]) -> (Sender, Receiver) {
-    let (send, sent) = baton(watcher);
-    let (take, taken) = baton(watcher);
+    let (send, sent) = clocked_channel(watcher);
+    let (take, taken) = clocked_channel(watcher);
     let (to, from) = (buffers.clone(), buffers.clone());
     let sender = Sender { way: out, buffers: to, sent: send, taken, early: None, last: None, jobs: 0 };
     (sender, Receiver { way: back, buffers: from, sent, taken: take, last: None, jobs: 0 })
@@ -89,7 +91,7 @@ impl Free {
 /// The one message that a job owes its neighbour: sent when this is dropped, so that a panic does not make the
 /// neighbour wait.
 struct Owed<'a, T> {
-    to: &'a Baton<Option<T>>,
+    to: &'a ClockedSender<Option<T>>,
     message: Option<T>,
 }
 
@@ -113,10 +115,10 @@ fn buffer(buffers: &[HostSpan; BUFFERS], job: usize, bytes: usize) -> Result<Hos
 impl Way {
     /// Waits for a message of the neighbour. Over a wire the neighbour may stand still because this card has failed and
     /// its half of a transfer will never run: then the wire is cut, and the message comes.
-    fn message<T>(&self, from: &BatonReceiver<T>, card: &dyn Card, last: Option<&Event>) -> Result<T, EngineError> {
+    fn message<T>(&self, from: &ClockedReceiver<T>, card: &dyn Card, last: Option<&Event>) -> Result<T, EngineError> {
         if let (Self::Wire(wire), Some(last)) = (self, last) {
             loop {
-                match from.receive_within(LOOK) {
+                match from.receive_within(POLL) {
                     Ok(Some(message)) => return Ok(message),
                     Ok(None) if card.finished(last).is_err() => break wire.end().cut(),
                     Ok(None) => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{BUFFERS, LOOK, Receiver, Sender, Way, buffer, sides};
+use super::{BUFFERS, POLL, Receiver, Sender, Way, buffer, sides};
 use crate::card::command::{CopyIn, CopyOut};
 use crate::card::{Card, CardError, Command, Event, HostMemory, HostSpan, Span, Stream, Watcher};
 use crate::engine::EngineError;
@@ -151,7 +151,7 @@ impl Test<'_> {
         back.submit(Stream::HandOff, Command::CopyOut(CopyOut { from: to, to: taken.clone() }))?;
         let ended = back.record(Stream::HandOff)?;
         // The sender is looked at again and again: if it fails, nothing ever arrives over a wire.
-        while !within(back, &ended, Instant::now() + LOOK)? {
+        while !within(back, &ended, Instant::now() + POLL)? {
             out.finished(&left)?;
             if Instant::now() >= self.deadline {
                 return Ok(None);

@@ -76,29 +76,8 @@ fn state(name: &str, value: &Value, args: Args) -> Result<bool, Fault> {
         "string" => matches!(value, Value::Str(_)),
         "mapping" => matches!(value, Value::Dict(_)),
         // What has a length and items: Python's check is just that.
-        "sequence" => matches!(
-            value,
-            Value::Undefined(_)
-                | Value::Str(_)
-                | Value::List(_)
-                | Value::Tuple(_)
-                | Value::Group(_)
-                | Value::Dict(_)
-                | Value::Range(_)
-        ),
-        "iterable" => matches!(
-            value,
-            Value::Undefined(_)
-                | Value::Str(_)
-                | Value::List(_)
-                | Value::Tuple(_)
-                | Value::Group(_)
-                | Value::Dict(_)
-                | Value::Range(_)
-                | Value::View(..)
-                | Value::Iter(_)
-                | Value::Loop(_)
-        ),
+        "sequence" => has_items(value),
+        "iterable" => has_items(value) || matches!(value, Value::View(..) | Value::Iter(_) | Value::Loop(_)),
         "callable" => matches!(
             value,
             Value::Function(_)
@@ -142,4 +121,18 @@ const KNOWN: &[&str] = &[
 fn cased(value: &Value, wanted: fn(char) -> bool, refused: fn(char) -> bool) -> Result<bool, Fault> {
     let text = value.text()?;
     Ok(text.as_str().chars().any(wanted) && !text.as_str().chars().any(refused))
+}
+
+/// Whether a value has a length and items that are found by number or key.
+fn has_items(value: &Value) -> bool {
+    matches!(
+        value,
+        Value::Undefined(_)
+            | Value::Str(_)
+            | Value::List(_)
+            | Value::Tuple(_)
+            | Value::Group(_)
+            | Value::Dict(_)
+            | Value::Range(_)
+    )
 }
