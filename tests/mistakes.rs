@@ -164,7 +164,11 @@ fn warnings_have_colours_only_where_they_are_wanted() {
     let on_terminal = |variables: &[(&str, &str)]| {
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).current_dir(folder.path()).stdin(Stdio::null());
-        command.env_remove("NO_COLOR").env("TERM", "xterm-256color").envs(variables.iter().copied());
+        // In continuous integration colours count as wanted on every terminal.
+        for name in ["NO_COLOR", "CI", "CLICOLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(name);
+        }
+        command.env("TERM", "xterm-256color").envs(variables.iter().copied());
         String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
     };
     let warned = on_terminal(&[]);
