@@ -70,11 +70,11 @@ impl Stage {
         if resident > 0 {
             cells.push(self.kv.get(place, part.sequence, 0..own.end.min(resident))?);
         }
-        let mut resume = false;
+        let (mut resume, mut tiles) = (false, 0);
         if own.end > resident {
             let new = own.start.max(resident)..own.end;
             self.store_streamed(place, mixer, heads, part, &new)?;
-            let tiles = self.streamed.as_ref().and_then(|at| at.staging.as_ref()).map_or(0, |staging| staging.tiles());
+            tiles = self.streamed.as_ref().and_then(|at| at.staging.as_ref()).map_or(0, |staging| staging.tiles());
             for tile in 0..tiles {
                 cells.extend(self.staged(place, mixer, tile, new.start, tile + 1 == tiles)?);
                 if tile + 1 < tiles {
@@ -86,22 +86,10 @@ impl Stage {
             }
             let tail = &self.streamed()?.tail;
             cells.push(tail.get(&mixer.cells, new.start, tile_start(new.start)..new.end)?);
-            self.attend_cells(
-                Phase::Prompt,
-                mixer,
-                heads,
-                own.start,
-                CellRange { cells, resume, last: true, ..CellRange::default() },
-            )?;
-            return if tiles > 0 { self.release(tiles - 1) } else { Ok(()) };
         }
-        self.attend_cells(
-            Phase::Prompt,
-            mixer,
-            heads,
-            own.start,
-            CellRange { cells, resume, last: true, ..CellRange::default() },
-        )
+        let last = CellRange { cells, resume, last: true, ..CellRange::default() };
+        self.attend_cells(Phase::Prompt, mixer, heads, own.start, last)?;
+        if tiles > 0 { self.release(tiles - 1) } else { Ok(()) }
     }
 
     /// A step's rows, each of another sequence. Of cells in host memory the card attends the older ones over its link,
